@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from burnish.agents.runner import TrajectoryRunner
-from burnish.agents.settings import AgentSettings
 from burnish.agents.tools.base import BaseTool, ToolResponse
 from burnish.config import PPOConfig
 from burnish.models.tiny import byte_tokenizer
 from burnish.rollout.base import Completion, OnToken, Request, RolloutEngine, Sampling
+from burnish.workers.rollouts import agent_settings
 
 CALL = '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'
 ANSWER = "That is all."
@@ -106,7 +106,7 @@ def measure(trajectories: int, calls: int, seconds: float) -> float:
         file = Path(folder) / "tools.yaml"
         file.write_text(json.dumps({"tools": [entry]}))  # JSON is YAML
         config.actor_rollout_ref.rollout.multi_turn.tool_config_path = str(file)
-        runner = TrajectoryRunner(Scribe(tokenizer, calls), tokenizer, AgentSettings.of(config))
+        runner = TrajectoryRunner(Scribe(tokenizer, calls), tokenizer, agent_settings(config))
         begin = time.perf_counter()
         done = runner.run(rows, Sampling(), namespace="benchmark", seed=0)
         taken = time.perf_counter() - begin

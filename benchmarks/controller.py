@@ -36,13 +36,13 @@ import numpy as np
 import ray
 import torch
 
-from burnish.config.cluster import RayInitConfig
 from burnish.config.placement import MOST_AGENT_WORKERS
+from burnish.config.trainer import RayInitConfig
 from burnish.controller import ClassWithInitArgs, Dispatch, Future, ResourcePool, Worker, host, register
-from burnish.controller.columns import pack
 from burnish.controller.group import BoundMethod
 from burnish.controller.process import Address
 from burnish.controller.ray import AT_ONCE, Hosts, Process, RayWorkerGroup, connect
+from burnish.controller.wire import pack
 from burnish.controller.worker import WorkerPlace
 from burnish.data.dataset import collate
 from burnish.data.files import Row
@@ -50,8 +50,7 @@ from burnish.errors import BurnishError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
-from burnish.trainer.passes import Passes
-from burnish.trainer.remote_rollouts import RemoteRollouts
+from burnish.trainer.groups import Passes, RemoteRollouts
 from burnish.workers.rollouts import RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 

@@ -33,9 +33,8 @@ import numpy as np
 
 from burnish.search.documents import Retriever
 from burnish.search.encoder_settings import EncoderOptions
-from burnish.search.index import IndexOptions, build_index
+from burnish.search.index import HAS, IndexOptions, build_index, open_index
 from burnish.search.manifest import MANIFEST, read_manifest
-from burnish.search.open_index import HAS, open_index
 
 DEPTHS = (3, 10)
 BATCH = 64
@@ -78,11 +77,11 @@ def indexes(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
 
 def as_hnsw(index: Path) -> Retriever:
     """The vectors of a flat index as --faiss hnsw would have them, without embedding them again."""
-    from burnish.search import faiss_index
+    from burnish.search import dense
 
     retriever = open_index(index, mode="dense")
     flat = retriever.ranker._index
-    graph = faiss_index.make("hnsw", flat.d, flat.ntotal, np.empty((0, 0)))
+    graph = dense.make("hnsw", flat.d, flat.ntotal, np.empty((0, 0)))
     graph.add(flat.reconstruct_n(0, flat.ntotal))
     retriever.ranker._index = graph
     return retriever

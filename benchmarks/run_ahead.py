@@ -33,7 +33,7 @@ import torch
 import yaml  # type: ignore[import-untyped]
 
 from burnish.agents import AgentLoopBase, AgentLoopOutput
-from burnish.agents.transcript import Transcript
+from burnish.agents.server import Transcript
 from burnish.config.load import load_ppo
 from burnish.models.device import pick_device
 from burnish.tracking.jsonl import read_metrics

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
 
 from burnish.rollout.base import Sampling
+from burnish.serving.app import ServedGeneration
 from burnish.serving.engine_thread import EngineThread
-from burnish.serving.generation import ServedGeneration
 from burnish.serving.loading import ModelOptions, ServedModel, load
 from burnish.serving.requests import ServeRequest
 

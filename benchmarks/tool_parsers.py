@@ -12,12 +12,12 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from burnish.agents.parsers import FORMATS, find_parser
-from burnish.agents.parsers.jsontext import read_json, same
+from burnish.agents.parsers.reading import read_json
 
 LEFT_OUT = ""
 MUST = ("hermes", "json")
@@ -92,6 +92,17 @@ def measured(call_format: str, calls: list[tuple[str, dict[str, Any], list[Any]]
         if show and not right:
             print(f"{call_format}: {text}\n  {got}")
     return {"recovered": recovered, "per_second": len(calls) / seconds}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """An event loop that takes work from any thread, and outlives what it runs: the one such class of the package.
 
-`run` begins a coroutine, `result` waits for it. By default the loop has its own thread, started by the first work. With
-`threaded=False` there is none: the work runs in the thread that waits for its result, one at a time.
-
-`close()` or the end of the program ends it: work in flight is cancelled, then `ending` runs, and nothing is left. Where
-that takes too long, `close` raises a DeadlineError and leaves the thread behind: what blocks it then blocks nothing
-else. A fork of the process has neither the thread nor a say over what it holds.
+The loop has its own thread, started by the first work. With `threaded=False` there is none: the work runs in the thread
+that waits for its result, one at a time. `close()` or the end of the program ends it: work in flight is cancelled, then
+`ending` runs. Where that takes too long, `close` raises a DeadlineError and leaves the thread behind. A fork of the
+process has neither the thread nor a say over what it holds.
 """
 
 import asyncio
@@ -13,6 +11,7 @@ import atexit
 import concurrent.futures
 import os
 import threading
+from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -24,26 +23,14 @@ CLOSE_SECONDS = 10.0  # for what was begun to end, unless its owner says otherwi
 T = TypeVar("T")
 
 
-async def _nothing() -> None:
-    """The ending of a loop that holds nothing."""
-
-
 class LoopThread:
-    """
-    owner     how messages name whoever runs work here
-    ending    the last thing that runs
-    name      of the thread
-    kind      what is waited for here, among the waits of the process
-    close_s   the time in which work in flight and `ending` must end
-    """
-
     def __init__(
         self,
-        owner: str,
-        ending: Callable[[], Awaitable[None]] = _nothing,
-        name: str = "",
-        kind: str = "tool",
-        close_s: float = CLOSE_SECONDS,
+        owner: str,  # how messages name whoever runs work here
+        ending: Callable[[], Awaitable[None]] | None = None,  # the last thing that runs
+        name: str = "",  # of the thread
+        kind: str = "tool",  # what is waited for here, among the waits of the process
+        close_s: float = CLOSE_SECONDS,  # the time in which work in flight and `ending` must end
         threaded: bool = True,
     ):
         self.owner, self.ending, self.name, self.kind, self.close_s = owner, ending, name, kind, close_s
@@ -81,7 +68,7 @@ class LoopThread:
         """What begun work returns, or raises. Works inside another running event loop too, which it blocks."""
         if not self.threaded:
             work: Coroutine[Any, Any, T] = self._unstarted.pop(begun)
-            return _undisturbed(self._runner.run, work) if _loop_runs_here() else self._runner.run(work)
+            return self._runner.run(work) if _get_running_loop() is None else _undisturbed(self._runner.run, work)
         return begun.result()
 
     def close(self) -> None:
@@ -92,7 +79,14 @@ class LoopThread:
             was_closed, self._closed = self._closed, True
             loop, self._loop = self._loop, None
         if not self.threaded:
-            return None if was_closed else self._close_here()
+            if not was_closed:
+                for work in self._unstarted.values():
+                    work.close()
+                try:
+                    _undisturbed(self._runner.run, self._end())
+                finally:
+                    _undisturbed(self._runner.close)
+            return
         atexit.unregister(self.close)
         if loop is None or self._thread is None:
             return
@@ -103,14 +97,6 @@ class LoopThread:
             self._thread.join(CLOSE_SECONDS)
             if not self._thread.is_alive():  # else something blocks it, which ends with the process
                 loop.close()
-
-    def _close_here(self) -> None:
-        for work in self._unstarted.values():
-            work.close()
-        try:
-            _undisturbed(self._runner.run, self._end())
-        finally:
-            _undisturbed(self._runner.close)
 
     def ended(self, ending: concurrent.futures.Future[None]) -> None:
         """Wait for work that ends others; DeadlineError where it does not end in time."""
@@ -140,7 +126,8 @@ class LoopThread:
             if not task.cancelling():  # one that its caller gave up may be ending a child, which must not be cut short
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.ending()
+        if self.ending is not None:
+            await self.ending()
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
@@ -152,17 +139,9 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         loop.close()
 
 
-def _loop_runs_here() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def _undisturbed(function: Callable[..., T], *arguments: Any) -> T:
     """Call it; in another thread where an event loop already runs in this one, as in a notebook."""
-    if not _loop_runs_here():
+    if _get_running_loop() is None:
         return function(*arguments)
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(function, *arguments).result()

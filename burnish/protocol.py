@@ -1,18 +1,13 @@
 """DataProto: the batch that crosses every boundary (controller to worker, rollout to trainer, memory to disk).
 
-A DataProto holds B rows in two kinds of columns, and facts about all of them:
-
     batch             TensorDict, every column (B, ...), or None where there is no tensor column
     non_tensor_batch  dict of numpy object arrays of length B: texts, dicts, uids
     meta_info         run facts such as the temperature, or metrics; never a hidden argument
 
-Nearly every method is one primitive, `select_idxs`: repeating, reordering and padding are a choice of rows. Methods
-give a new DataProto whose tensors may share memory with the old one, except `pop`, `rename`, `union`, `reorder`,
-`padding` and `to`, which change the object they are called on and say so.
-
-A mistake in a call (a missing column, lengths that differ) is a KeyError, ValueError or TypeError that names the
-column. Only files are typed: DataError for a column that has no JSON form, CheckpointError for a file that cannot be
-written or read. On disk a batch is one safetensors file, with all that is not a tensor as JSON inside: no pickle.
+Methods give a new DataProto whose tensors may share memory with the old one, except `pop`, `rename`, `union`,
+`reorder`, `padding` and `to`, which change the object they are called on. A mistake in a call (a missing column, other
+lengths) is a KeyError, ValueError or TypeError that names the column. Only files have typed errors: DataError for a
+column that has no JSON form, CheckpointError for a file that cannot be written or read.
 """
 
 import contextlib
@@ -48,7 +43,7 @@ class DataProtoItem:
 
 @dataclass(eq=False, repr=False)
 class DataProto:
-    """B rows of tensor and object columns; see the module's docstring."""
+    """B rows of tensor and object columns."""
 
     batch: Any = None  # a TensorDict; None in a batch without tensors. Typed so that columns read without a check
     non_tensor_batch: dict[str, np.ndarray] = field(default_factory=dict)
@@ -110,7 +105,7 @@ class DataProto:
 
     def to_tensordict(self) -> TensorDict:
         """One TensorDict of batch size (B,) that holds everything; `from_tensordict` is its inverse."""
-        names = [*self._tensor_names(), *self.non_tensor_batch, *self.meta_info]
+        names = [*self._tensors(), *self.non_tensor_batch, *self.meta_info]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{twice} are names of more than one kind; rename them before to_tensordict")
         whole = TensorDict(self._tensors(), batch_size=[len(self)])
@@ -150,11 +145,8 @@ class DataProto:
         row = None if self.batch is None else self.batch[int(item)]
         return DataProtoItem(row, {k: column[item] for k, column in self.non_tensor_batch.items()}, self.meta_info)
 
-    def _tensor_names(self) -> list[str]:
-        return [] if self.batch is None else list(self.batch.keys())
-
     def _tensors(self) -> dict[str, torch.Tensor]:
-        return {} if self.batch is None else {name: self.batch[name] for name in self._tensor_names()}
+        return {} if self.batch is None else {name: self.batch[name] for name in self.batch.keys()}  # noqa: SIM118
 
     def has_columns(self) -> bool:
         """Whether there is any column; without one, B is 0 and says nothing."""
@@ -169,7 +161,7 @@ class DataProto:
         meta_info_keys: Iterable[str] | None = None,
     ) -> "DataProto":
         """Only these columns and facts; None keeps all of a kind, an empty list none."""
-        tensors = self._tensor_names() if batch_keys is None else _known(batch_keys, self._tensor_names(), "batch")
+        tensors = self._tensors() if batch_keys is None else _known(batch_keys, self._tensors(), "batch")
         columns = _pick(self.non_tensor_batch, non_tensor_batch_keys, "non_tensor_batch")
         facts = _pick(self.meta_info, meta_info_keys, "meta_info")
         return DataProto(None if self.batch is None else self.batch.select(*tensors), columns, facts)
@@ -181,12 +173,11 @@ class DataProto:
         meta_info_keys: Iterable[str] = (),
     ) -> "DataProto":
         """Remove these columns and facts from this batch and give them as another; None of a kind means none of it."""
-        tensors = _known(batch_keys or (), self._tensor_names(), "batch")
-        popped = self.select(tensors, non_tensor_batch_keys or (), meta_info_keys or ())
-        if not tensors:
-            popped.batch = None
-        elif self.batch is not None:
+        popped = self.select(batch_keys or (), non_tensor_batch_keys or (), meta_info_keys or ())
+        if tensors := popped._tensors():
             self.batch = self.batch.exclude(*tensors)
+        else:
+            popped.batch = None
         self.non_tensor_batch = {k: v for k, v in self.non_tensor_batch.items() if k not in popped.non_tensor_batch}
         self.meta_info = {k: v for k, v in self.meta_info.items() if k not in popped.meta_info}
         return popped
@@ -197,13 +188,14 @@ class DataProto:
         new = [new_keys] if isinstance(new_keys, str) else list(new_keys)
         if len(old) != len(new):
             raise ValueError(f"rename needs as many new names as old ones, not {old} and {new}")
-        names = dict(zip(_known(old, self._tensor_names(), "batch"), new, strict=True))
-        after = [names.get(name, name) for name in self._tensor_names()]
+        tensors = self._tensors()
+        names = dict(zip(_known(old, tensors, "batch"), new, strict=True))
+        after = [names.get(name, name) for name in tensors]
         if len(set(after)) < len(after):
             raise ValueError(f"rename {old} to {new} gives two columns one name")
         if self.batch is not None:
-            tensors = zip(after, self._tensors().values(), strict=True)
-            self.batch = TensorDict(dict(tensors), batch_size=self.batch.batch_size)
+            renamed = dict(zip(after, tensors.values(), strict=True))
+            self.batch = TensorDict(renamed, batch_size=self.batch.batch_size)
         return self
 
     def union(self, other: "DataProto") -> Self:
@@ -297,19 +289,20 @@ class DataProto:
             raise ValueError(f"{len(self)} rows do not divide into mini-batches of {mini_batch_size}")
         if shuffle and seed is None:
             raise ValueError("make_iterator(shuffle=True) needs a seed")
-        generator = torch.Generator().manual_seed(seed or 0) if shuffle else None
-        return self._mini_batches(mini_batch_size, epochs, generator)
+        generator = torch.Generator().manual_seed(seed or 0)
 
-    def _mini_batches(self, size: int, epochs: int, generator: torch.Generator | None) -> Iterator["DataProto"]:
-        for _ in range(epochs):
-            rows = torch.arange(len(self))
-            if generator is not None:
-                # A torch DataLoader draws one number (its workers' seed) before each epoch's order. Drawing it too
-                # gives the order that the same seed gives there.
-                torch.empty((), dtype=torch.int64).random_(generator=generator)
-                rows = torch.randperm(len(self), generator=generator)
-            for part in rows.split(size):
-                yield self.select_idxs(part)
+        def mini_batches() -> Iterator["DataProto"]:
+            for _ in range(epochs):
+                rows = torch.arange(len(self))
+                if shuffle:
+                    # A torch DataLoader draws one number (its workers' seed) before each epoch's order. Drawing it too
+                    # gives the order that the same seed gives there.
+                    torch.empty((), dtype=torch.int64).random_(generator=generator)
+                    rows = torch.randperm(len(self), generator=generator)
+                for part in rows.split(mini_batch_size):
+                    yield self.select_idxs(part)
+
+        return mini_batches()
 
     # --- joining and moving ---
 
@@ -342,7 +335,7 @@ class DataProto:
         """
         rest = {
             "rows": len(self) if self.batch is not None else None,
-            "batch": self._tensor_names(),  # in their order, which safetensors does not keep
+            "batch": list(self._tensors()),  # in their order, which safetensors does not keep
             "non_tensor_batch": {k: _to_json(v, f"column {k!r}") for k, v in self.non_tensor_batch.items()},
             "meta_info": {k: _to_json(v, f"meta_info {k!r}") for k, v in self.meta_info.items()},
         }

@@ -7,9 +7,8 @@ Every part that takes a function or a class of the user's loads it here, so the 
     my_agent.py:OneTurn      file (or module) and name in one value
     package.module.OneTurn   the same with a dot, for a module
 
-A file is run once and its module kept, so all that is loaded from it shares its state; a file that has changed since is
-run again. What goes wrong is a ConfigError that names the key, the value, and the nearest thing that is there; a file
-that raises is shown by its own traceback. No torch: the scoring process loads reward functions with this.
+A file is run once and its module kept; one that has changed since is run again. What goes wrong is a ConfigError with
+the key, the value, and the nearest thing that is there, or the file's own traceback. No torch: scoring uses this.
 """
 
 import difflib
@@ -25,7 +24,7 @@ from typing import Any
 
 from burnish.errors import ConfigError
 
-_BURNISH = str(Path(__file__).resolve().parents[0])
+_BURNISH = str(Path(__file__).resolve().parent)
 _stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when they were changed, and their size
 
 

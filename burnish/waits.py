@@ -3,10 +3,9 @@
     with waiting("tool", "uid 3, sample 1", "tool search: execute", 60.0) as wait:
         await asyncio.wait({task}, timeout=60.0)
 
-Every wait for something that may never come is registered while it lasts: blocking calls and coroutines alike. A wait
-ends itself at its deadline, with a typed error; the register makes it visible to the watchdog (`tracking/watchdog.py`),
-which shows it, writes the stacks of all threads once it is late, and ends the process where it does not end: nothing
-is ever raised into a running thread. To enter and to leave costs a few microseconds, so thousands may wait at once.
+Every wait for something that may never come is registered while it lasts, and ends itself at its deadline with a typed
+error. The watchdog (`tracking/watchdog.py`) shows it, writes the stacks of all threads once it is late, and ends the
+process where it does not end: nothing is ever raised into a running thread. It costs a few microseconds.
 """
 
 import asyncio
@@ -43,11 +42,8 @@ _owner: ContextVar[str] = ContextVar("owner", default="")
 
 def ran() -> float:
     """`time.monotonic()` less all pauses of this process (Ctrl-Z, a paused container): what is waited for may not have
-    had that time.
-
-    A gap of more than `PAUSE_S` between two calls counts as a pause: the watchdog calls it every second, and whoever
-    ends something by this clock must poll it until then. A single sleep until a deadline would not notice a pause.
-    """
+    had that time. A gap of more than `PAUSE_S` between two calls counts as a pause: the watchdog calls it every second,
+    and whoever ends something by this clock must poll it until then."""
     global _looked_at, _paused_s
     with _clock:
         now = time.monotonic()
@@ -63,14 +59,22 @@ def owned_by(owner: str) -> None:
 
 
 class Wait:
-    """One wait; a context manager. See `waiting` for its arguments."""
+    """A wait, registered inside `with waiting(…):`.
+
+    kind         what is waited for: engine, tool, reward, worker, checkpoint, retriever; disk: other files of the run;
+                 logger
+    owner        who waits; "": as set by `owned_by`, or else the name of the thread
+    seconds      until its deadline; None only where the configuration says that there is no limit
+    report_only  past its deadline it is reported, but the watchdog does not end the process for it: somebody else waits
+                 for the same with a deadline, or it may well take longer
+    """
 
     __slots__ = (
         "deadline", "kind", "late_at", "owner", "report_only", "seconds", "since", "stacks", "subject", "task",
         "thread",
     )  # fmt: skip
 
-    def __init__(self, kind: str, owner: str, subject: str, seconds: float | None, report_only: bool = False):
+    def __init__(self, kind: str, owner: str, subject: str, seconds: float | None, *, report_only: bool = False):
         self.kind, self.owner, self.subject, self.seconds = kind, owner, subject, seconds
         self.report_only = report_only
         self.since = 0.0
@@ -100,10 +104,8 @@ class Wait:
         _waits.pop(id(self), None)
 
     def overdue(self, *, until_written: bool = False) -> str:
-        """It is past its deadline and ends itself now: have the stacks written. Returns the file, or "" without one.
-
-        until_written  return only when the file is complete, with what workers report: they are about to be ended
-        """
+        """It is past its deadline and ends itself now: have the stacks written. Returns the file, or "" without one;
+        with `until_written` only when it is complete, with what workers report: they are about to be ended."""
         self.report_only = True
         return self.report(until_written)
 
@@ -128,17 +130,7 @@ class Wait:
         return f"{self.subject} ({self.owner})"
 
 
-def waiting(kind: str, owner: str, subject: str, seconds: float | None, *, report_only: bool = False) -> Wait:
-    """Register a wait: `with waiting(…):`.
-
-    kind         what is waited for: engine, tool, reward, worker, checkpoint, retriever; disk: other files of the run;
-                 logger
-    owner        who waits; "": as set by `owned_by`, or else the name of the thread
-    seconds      until its deadline; None only where the configuration says that there is no limit
-    report_only  past its deadline it is reported, but the watchdog does not end the process for it: somebody else waits
-                 for the same with a deadline, or it may well take longer
-    """
-    return Wait(kind, owner, subject, seconds, report_only)
+waiting = Wait
 
 
 def longest(count: int | None = None) -> list[Wait]:

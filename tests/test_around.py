@@ -30,57 +30,39 @@ def test_every_help_shows_an_example(words, capsys):
     assert "example" in text and f"  burnish {' '.join(words)}" in text
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("around")
+def run(line: str) -> None:
+    assert main(line.split()) == 0
 
 
-def run(*words: str) -> None:
-    assert main(list(words)) == 0
-
-
-def test_the_chain(place, monkeypatch, capsys):
-    monkeypatch.chdir(place)
-    run("data", "make", "arithmetic", "--train-size", "32", "--test-size", "24", "--out", "data")
-    run("data", "check", "data/train.parquet", "data/test.parquet", "--tokenizer", str(NANO))
+def test_the_chain(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run("data make arithmetic --train-size 32 --test-size 24 --out data")
+    run(f"data check data/train.parquet data/test.parquet --tokenizer {NANO}")
     said = capsys.readouterr().out
     assert "2 files, 56 rows: no problems" in said and "24 scored, all pass" in said
 
-    sampled = ("do_sample=true", "temperature=1.0", "n=4")
-    run(
-        *(
-            "ppo",
-            "algorithm.adv_estimator=grpo",
-            "data.train_files=data/train.parquet",
-            "data.val_files=data/test.parquet",
-        ),
-        *(f"actor_rollout_ref.rollout.val_kwargs.{key}" for key in sampled),
-        *("data.max_prompt_length=32", "data.max_response_length=64", "data.train_batch_size=8", "trainer.seed=3"),
-        *(f"actor_rollout_ref.model.path={NANO}", "trainer.total_training_steps=1", "trainer.device=cpu"),
-        *("trainer.default_local_dir=run", "trainer.logger=jsonl"),
+    sampled = " ".join(
+        f"actor_rollout_ref.rollout.val_kwargs.{key}" for key in ("do_sample=true", "temperature=1.0", "n=4")
     )
     run(
-        *(
-            "generate",
-            "data.path=data/test.parquet",
-            "data.output_path=out.parquet",
-            "data.n_samples=4",
-            "model.path=run",
-        ),
-        *("rollout.prompt_length=32", "rollout.response_length=64", "trainer.seed=3", "trainer.device=cpu"),
+        "ppo algorithm.adv_estimator=grpo data.train_files=data/train.parquet data.val_files=data/test.parquet "
+        f"{sampled} data.max_prompt_length=32 data.max_response_length=64 data.train_batch_size=8 trainer.seed=3 "
+        f"actor_rollout_ref.model.path={NANO} trainer.total_training_steps=1 trainer.device=cpu "
+        "trainer.default_local_dir=run trainer.logger=jsonl"
     )
-    run("eval", "data.path=out.parquet")
+    generate = (
+        "generate data.path=data/test.parquet data.n_samples=4 rollout.prompt_length=32 rollout.response_length=64"
+    )
+    generate += " trainer.seed=3 trainer.device=cpu"
+    run(f"{generate} data.output_path=out.parquet model.path=run")
+    run("eval data.path=out.parquet")
     trained = [line for line in read_metrics("run") if line["step"] == 1][-1]
     core = {name: value for name, value in trained.items() if name.startswith("val-core/")}
     assert len(core) == 3, "mean, best and majority"
     assert json.loads(Path("out.eval.json").read_text())["metrics"] == core
 
-    run("export", "run", "--out", "exported", "--device", "cpu")
-    run(
-        *("generate", "data.path=data/test.parquet", "data.output_path=again.parquet", "data.n_samples=4"),
-        *("model.path=exported", "rollout.prompt_length=32", "rollout.response_length=64", "trainer.seed=3"),
-        "trainer.device=cpu",
-    )
-    run("eval", "data.path=again.parquet")
+    run("export run --out exported --device cpu")
+    run(f"{generate} data.output_path=again.parquet model.path=exported")
+    run("eval data.path=again.parquet")
     assert json.loads(Path("again.eval.json").read_text())["metrics"] == core, "the exported model is the trained one"
     assert not list(resolve_path("exported").glob("optimizer*"))

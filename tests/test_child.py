@@ -133,6 +133,8 @@ def test_a_death_fails_calls_and_takes_what_it_started(message, reason):
             await ask(child, *message)
         await child.gone
         assert not child.alive and until(lambda: not is_running(started))
+        with pytest.raises(ChildDied, match="the child died: "):  # at once
+            await ask(child, "echo", 1, seconds=None)
 
     with_child(work)
 
@@ -146,17 +148,6 @@ def test_an_unreadable_answer_is_the_failure_of_its_own_call(message):
             await ask(child, message)
         with pytest.raises(ChildKilled):
             await other
-
-    with_child(work)
-
-
-def test_a_call_of_a_child_that_is_gone_fails_at_once():
-    async def work(child):
-        with pytest.raises(ChildDied):
-            await ask(child, "exit", 3)
-        await child.gone
-        with pytest.raises(ChildDied, match="the child died: exit status 3"):
-            await ask(child, "echo", 1, seconds=None)
 
     with_child(work)
 
@@ -178,11 +169,6 @@ def test_a_descendant_that_holds_a_full_pipe_open_does_not_delay_the_end():
     with_child(work)
 
 
-def test_one_that_cannot_be_started():
-    with pytest.raises(ChildDied, match=r"the child could not be started: .*/no/such"):
-        asyncio.run(ChildProcess.start("the child", ["/no/such"]))
-
-
 def test_a_fork_of_the_parent_does_not_keep_the_child_alive():
     async def work(child):
         fork = os.fork()
@@ -197,11 +183,10 @@ def test_a_fork_of_the_parent_does_not_keep_the_child_alive():
 
 
 def test_ends_and_logs_in_words(tmp_path):
-    assert [describe_exit(code) for code in (3, -9, -99)] == [
-        "exit status 3",
-        "killed by SIGKILL",
-        "killed by signal 99",
-    ]
+    ends = {3: "exit status 3", -9: "killed by SIGKILL", -99: "killed by signal 99"}
+    assert {code: describe_exit(code) for code in ends} == ends
+    with pytest.raises(ChildDied, match=r"the child could not be started: .*/no/such"):
+        asyncio.run(ChildProcess.start("the child", ["/no/such"]))
     (tmp_path / "log").write_text("".join(f"line {i}\n" for i in range(100)))
     assert log_tail(tmp_path / "log").splitlines() == [f"line {i}" for i in range(100 - TAIL_LINES, 100)]
     assert log_tail(tmp_path / "absent") is None

@@ -7,7 +7,6 @@ loads; where a part comes later it ends with exit code 2 and the name of that pa
 
 import importlib
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -23,6 +22,7 @@ from burnish.data.files import read_rows, write_parquet
 from burnish.entry.guard import guard
 from burnish.errors import install_command
 from burnish.models.tiny import write_tiny_model
+from tests.examples.conftest import on_path
 from tests.search.conftest import Words, serving
 from tests.trainer.scripted import follow
 
@@ -80,10 +80,6 @@ SEARCH = (
     "actor_rollout_ref.rollout.n_agent=5 …"
 )
 
-LATER = {
-    "… model_engine=megatron …": "Megatron-core",
-    "… actor_rollout_ref.actor.strategy=megatron …": "Megatron-core",
-}
 GENERATION = r"""
     python3 -m burnish.trainer.main_generation data.path=test.parquet data.n_samples=5 data.output_path=out.parquet data.batch_size=128 \
         model.path=~/models/m rollout.temperature=1.0 rollout.top_k=50 rollout.top_p=0.7 rollout.prompt_length=1536 rollout.response_length=512
@@ -184,12 +180,14 @@ def run(place, monkeypatch, capsys):
 
 @pytest.fixture
 def train(run):
-    """Run a line that must train; returns what it said."""
+    """Run a line that must train, to a checkpoint that transformers loads; returns what it said."""
 
-    def train_line(line: str, *overrides: str) -> str:
+    def train_line(line: str, *overrides: str, checkpoint: str | None = "global_step_1", folder: Path = RUN) -> str:
         code, out, err = run(line, *overrides)
         assert code == 0, err
         assert "Traceback" not in err
+        if checkpoint:
+            assert_loads(folder / checkpoint)
         return out + err
 
     return train_line
@@ -200,15 +198,11 @@ def shell(place, tmp_path):
     """Run a line in bash, in a process of its own, with `python3` and `burnish` on the PATH."""
     entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["burnish"]
     module, function = entry.split(":")
-    scripts = tmp_path / "bin"
-    scripts.mkdir()
-    (scripts / "python3").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    (scripts / "burnish").write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\n"
-                                     f"sys.exit({function}())\n")  # fmt: skip
-    for script in scripts.iterdir():
-        script.chmod(0o755)
-    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONPATH": python_path}
+    programs = {
+        "python3": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n',
+        "burnish": f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n",
+    }
+    environment = on_path(tmp_path / "bin", programs)
 
     def run_line(line: str) -> subprocess.CompletedProcess:
         return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=240)
@@ -247,11 +241,10 @@ def test_ppo_with_a_critic(shell):
 
 def test_grpo_takes_4_samples_and_reports_it(train):
     """The same line with an engine that is there."""
-    said = train(VLLM.replace("actor_rollout_ref.rollout.name=vllm", ""))
+    said = train(VLLM.replace("actor_rollout_ref.rollout.name=vllm", ""), checkpoint="global_step_3")
     assert "actor_rollout_ref.rollout.n=4: grpo compares the responses to one prompt" in said
     groups = Counter(row["uid"] for row in rollouts())
     assert len(groups) == 3 * 16 and set(groups.values()) == {4}
-    assert_loads(RUN / "global_step_3")
     assert_tensorboard_shows("critic/score/mean", steps=[1, 2, 3])
 
 
@@ -266,34 +259,15 @@ def assert_tensorboard_shows(name: str, steps: list[int]) -> None:
     assert [event.step for event in events.Scalars(name)] == steps
 
 
-def test_the_engine_that_is_missing(shell):
-    done = shell(VLLM)
-    assert done.returncode == 2
-    assert done.stderr.startswith("burnish: error: actor_rollout_ref.rollout.name=vllm needs the package vllm")
-    assert "Traceback" not in done.stderr
-    assert "actor_rollout_ref.rollout.name=native" in done.stderr, "the engine that is there"
-
-
-def test_short_form(shell):
+def test_grpo_with_a_group_size_in_the_short_form(shell):
     """`burnish X …` is the short form of every module."""
     line = complete(GRPO).replace(MAIN, "burnish ppo").replace("total_epochs=10", "total_epochs=2")
     done = shell(line)
     assert done.returncode == 0, done.stderr
-    assert_loads(RUN / "global_step_2")
-
-
-def test_grpo_with_a_group_size(train):
-    said = train(GRPO, "trainer.total_training_steps=2")
-    assert "algorithm.group_size is read as actor_rollout_ref.rollout.n=4" in said
+    assert "algorithm.group_size is read as actor_rollout_ref.rollout.n=4" in done.stderr
     assert [line["step"] for line in metrics()] == [1, 2]
     assert set(Counter(row["uid"] for row in rollouts()).values()) == {4}
-
-
-def test_gae(train):
-    train(GAE)
-    assert metrics()[-1]["critic/lr"] == pytest.approx(1e-5)
-    assert_loads(RUN / "global_step_1")
-    assert (RUN / "global_step_1/critic/model.safetensors").is_file()
+    assert_loads(RUN / "global_step_2")
 
 
 @pytest.mark.parametrize("name", ["rloo", "remax", "reinforce_plus_plus"])
@@ -301,7 +275,6 @@ def test_other_estimators(train, name):
     train(f"… algorithm.adv_estimator={name} …")
     samples = Counter(row["uid"] for row in rollouts())
     assert len(samples) == 16 and set(samples.values()) == {4 if name == "rloo" else 1}
-    assert_loads(RUN / "global_step_1")
 
 
 def test_custom_reward_function(train):
@@ -312,7 +285,6 @@ def test_custom_reward_function(train):
         length = row["score"] - 100 * int(row["ground_truth"])
         assert 0 <= length <= 8, "a token of the small model is at most one character"
         assert row["reward_info"]["acc"] == 0.5
-    assert_loads(RUN / "global_step_1")
 
 
 def test_prime_with_a_sandbox_server(train):
@@ -320,7 +292,6 @@ def test_prime_with_a_sandbox_server(train):
     said = train(FUSION)
     assert "reward_model.sandbox_fusion.max_concurrent is read as reward_model.sandbox.max_concurrent=128" in said
     assert len(rollouts()) == 16
-    assert_loads(RUN / "global_step_1")
 
 
 def test_a_reward_model(train, place_model):
@@ -333,11 +304,10 @@ def test_a_reward_model(train, place_model):
     rows = rollouts()
     assert len(rows) == 16 and all(row["score"] == row["reward_info"]["rm_score"] for row in rows)
     assert metrics()[-1]["reward_model/score/mean"] == pytest.approx(sum(row["score"] for row in rows) / 16, abs=1e-5)
-    assert_loads(RUN / "global_step_1")
 
 
 def test_lora(train, place_model):
-    said = train(LORA)
+    said = train(LORA, checkpoint=None)
     assert "actor_rollout_ref.actor.lora.r is read as actor_rollout_ref.model.lora_rank=16" in said
     actor = RUN / "global_step_1/actor"
     settings = json.loads((actor / "adapter_config.json").read_text())
@@ -352,24 +322,24 @@ def test_kl_penalty_as_a_number(train):
     assert "algorithm.kl_penalty is read as algorithm.kl_ctrl.kl_coef=0.01" in said
     [line] = metrics()
     assert line["actor/reward_kl_penalty_coeff"] == pytest.approx(0.01) and "actor/reward_kl_penalty" in line
-    assert_loads(RUN / "global_step_1")
 
 
 def test_weights_of_files(train):
-    train(WEIGHTS, "trainer.total_training_steps=4")
+    train(WEIGHTS, "trainer.total_training_steps=4", checkpoint="global_step_4")
     groups = {row["uid"]: row["prompt"] for row in rollouts()}
     drawn = Counter(re.search(r"([abc]): \d+ apples", prompt)[1] for prompt in groups.values())
     assert sum(drawn.values()) == 64
     for name, share in {"a": 0.5, "b": 0.3, "c": 0.2}.items():
         assert abs(drawn[name] / 64 - share) < 0.1, drawn
-    assert_loads(RUN / "global_step_4")
 
 
-def test_the_next_stage_starts_from_a_checkpoint(train, place):
-    train(GAE, "trainer.default_local_dir=outputs/stage1", "actor_rollout_ref.actor.optim.lr=1e-2")
+def test_gae_and_a_next_stage_that_starts_from_its_checkpoint(train, place):
+    keys = ("trainer.default_local_dir=outputs/stage1", "actor_rollout_ref.actor.optim.lr=1e-2")
+    train(GAE, *keys, folder=place / "outputs/stage1")
+    assert metrics(Path("outputs/stage1"))[-1]["critic/lr"] == pytest.approx(1e-5)
     stage1 = (place / "outputs/stage1/global_step_1").rename(place / "outputs/stage1/checkpoint-xxx")
+    assert (stage1 / "critic/model.safetensors").is_file()
     train(STAGE_2, "actor_rollout_ref.actor.optim.lr=1e-12")
-    assert_loads(RUN / "global_step_1")
     start, end = (AutoModelForCausalLM.from_pretrained(path) for path in (stage1, RUN / "global_step_1"))
     for name, weight in start.state_dict().items():
         assert (weight - end.state_dict()[name]).abs().max() < 1e-6, f"{name} is not that of the checkpoint"
@@ -387,8 +357,8 @@ def test_a_logger_without_its_package(run, monkeypatch, place):
 
 def test_run_and_project_names_place_the_run(train):
     """The same line with a logger that is there."""
-    said = train(WANDB.replace("wandb", "console"), "data.val_files=test.parquet")
-    assert_loads(Path("outputs/my_project/exp1/global_step_1"))
+    line = WANDB.replace("wandb", "console")
+    said = train(line, "data.val_files=test.parquet", folder=Path("outputs/my_project/exp1"))
     assert "--- sample 1 of openai/gsm8k ---" in said, "trainer.log_generation_samples shows validation answers"
 
 
@@ -401,7 +371,7 @@ def test_the_search_agent(train, monkeypatch):
     follow(monkeypatch, write)
     with serving(Words()) as library:
         line = SEARCH.replace("http://127.0.0.1:8000", library.url)
-        said = train(line, "data.max_response_length=400", "trainer.total_epochs=2")
+        said = train(line, "data.max_response_length=400", "trainer.total_epochs=2", checkpoint="global_step_2")
         queries = [query for asked, _ in library.retriever.calls for query in asked]
     assert "actor_rollout_ref.rollout.agent.default_agent_loop=search_agent, because do_search=true" in said
     assert queries == ["Is anybody there?", "a whale"], "the documents of a query are kept"
@@ -411,15 +381,6 @@ def test_the_search_agent(train, monkeypatch):
         told = row["response"].split("</search>")[1].split("<answer>")[0]
         assert told.startswith('\n\n<information>Doc 1(Title: "Moby Dick") A novel by Melville about a whale.\nDoc 2(')
         assert row["response_mask"].count(0) == len(told.encode()) and row["turns"] == 4
-    assert_loads(RUN / "global_step_2")
-
-
-def test_the_search_agent_without_a_server(run, place):
-    """Port 9 is nobody's, as the line's own might not be."""
-    code, _, err = run(SEARCH.replace("127.0.0.1:8000", "127.0.0.1:9"))
-    assert code == 2 and "Traceback" not in err and not (place / "outputs").exists()
-    assert "retriever.url=http://127.0.0.1:9/retrieve" in err
-    assert "Start one with `burnish retriever serve --index FOLDER --port 9`" in err
 
 
 def test_the_tool_agent(train, monkeypatch):
@@ -433,22 +394,29 @@ def test_the_tool_agent(train, monkeypatch):
     assert line["tools/calls"] == 1 and line["tool_call_counts/mean"] == 1
     assert line["critic/score/mean"] == 1 / 16, "one of the questions has this answer"
     assert all("3<|end|><|start|>assistant\n#### 3" in row["response"] for row in rollouts())
-    assert_loads(RUN / "global_step_1")
 
 
-@pytest.mark.parametrize("line", LATER, ids=lambda line: shlex.split(line)[1])
-def test_lines_whose_part_comes_later(run, line, place):
-    code, _, err = run(line)
-    assert code == 2
-    assert err.startswith("burnish: error: not available yet: ") and "Traceback" not in err
-    assert LATER[line] in err
-    assert not (place / "outputs").exists()
+ENGINE = "actor_rollout_ref.rollout.name={0} needs the package {0}, which is not installed"
+LATER = "burnish: error: not available yet: "
+MISSING = {
+    "… model_engine=megatron …": (LATER, "Megatron-core"),
+    "… actor_rollout_ref.actor.strategy=megatron …": (LATER, "Megatron-core"),
+    SGLANG: (ENGINE.format("sglang"), "actor_rollout_ref.rollout.name=native"),
+    VLLM: (ENGINE.format("vllm"), "actor_rollout_ref.rollout.name=native"),
+    SEARCH.replace("127.0.0.1:8000", "127.0.0.1:9"): (  # port 9 is nobody's, as the line's own might not be
+        "retriever.url=http://127.0.0.1:9/retrieve",
+        "Start one with `burnish retriever serve --index FOLDER --port 9`",
+    ),
+}
 
 
-def test_a_line_whose_engine_is_not_installed(run, place, monkeypatch):
+@pytest.mark.parametrize("line", MISSING, ids=["megatron", "strategy", "sglang", "vllm", "search"])
+def test_lines_of_which_a_part_is_missing(run, place, monkeypatch, line):
     monkeypatch.setattr("burnish.rollout.hosted.spec.find_spec", lambda name: None)
-    code, _, err = run(SGLANG)
-    assert code == 2 and "actor_rollout_ref.rollout.name=sglang needs the package sglang, which is not installed" in err
+    code, _, err = run(line)
+    missing, fix = MISSING[line]
+    assert code == 2 and "Traceback" not in err and fix in err
+    assert err.startswith(missing) if missing == LATER else missing in err
     assert not (place / "outputs").exists()
 
 

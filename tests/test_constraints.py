@@ -52,12 +52,7 @@ def test_every_package_that_setup_installs_is_pinned_at_its_version():
 
 
 def test_commands_to_install_something_use_the_constraints():
-    pages = [
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "examples").rglob("*.sh"),
-    ]
+    pages = [*ROOT.glob("[RC]*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.sh")]
     sources = [path for path in (ROOT / "burnish").rglob("*.py") if path.name != "errors.py"]
     for path in pages + sources:
         for line in path.read_text().splitlines():

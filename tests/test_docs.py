@@ -10,30 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from burnish import config
 from burnish.algorithms.needs import needs_of
 from burnish.cli import data_make, quickstart
 from burnish.cli.main import COMMANDS, available, main
-from burnish.config import (
-    EVAL,
-    GENERATION,
-    EvalConfig,
-    GenerationConfig,
-    PPOConfig,
-    RMConfig,
-    SFTConfig,
-    finalise,
-    finalise_generation,
-    finalise_rm,
-    finalise_sft,
-    load,
-    load_ppo,
-    load_rm,
-    load_sft,
-)
-from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES
+from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES, why_unsupported
 from burnish.config.finalise import finalise_eval
 from burnish.config.key import keys_of
-from burnish.config.unsupported import why_unsupported
 from burnish.entry.keys import KEY_COMMANDS
 from burnish.tracking.jsonl import read_metrics
 from burnish.trainer.main_eval import take_threshold
@@ -54,7 +37,7 @@ ENTRY_POINTS = {
 }
 ROW_FIELDS = ("reward_model.ground_truth",)  # names that are also those of sections
 FILE_ENDINGS = (".py", ".yaml", ".json", ".jsonl", ".txt", ".png", ".safetensors")
-LOADERS = {"ppo": load_ppo, "sft": load_sft, "rm": load_rm}
+LOADERS = {"ppo": config.load_ppo, "sft": config.load_sft, "rm": config.load_rm}
 MODEL = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path", "rm": "model.path"}
 
 
@@ -120,25 +103,20 @@ def check_command(words: list[str]) -> None:
 
 
 def check_burnish(name: str, *rest: str) -> None:
+    """The keys or flags of a command exist and have right values; files need not be there."""
     assert name in available(), f"burnish {name} is not there"
     if "--help" in rest:
-        if name in KEY_COMMANDS:
-            assert KEY_COMMANDS[name].answers_help(list(rest))
-    elif name not in KEY_COMMANDS:
-        check_flags(name, *rest)
-    else:
+        assert name not in KEY_COMMANDS or KEY_COMMANDS[name].answers_help(list(rest))
+    elif name in KEY_COMMANDS:
         check_keys(name, list(rest))
-
-
-def check_flags(name: str, *rest: str) -> None:
-    """The flags of a command that is not Hydra's exist and have right values; files need not be there."""
-    if name == "data" and rest[0] == "make":
+    elif name == "data" and rest[0] == "make":
         data_make.parse(rest[1], list(rest[2:]))
-        return
-    command, words = COMMANDS[name], list(rest)
-    if command.parts:
-        command = command.parts[words.pop(0)]
-    importlib.import_module(command.module).parser().parse_args(words)
+    else:
+        command, words = COMMANDS[name], list(rest)
+        if command.parts:
+            command = command.parts[words.pop(0)]
+        module, _, name = command.module.partition(":")
+        getattr(importlib.import_module(module), f"{name}_parser" if name else "parser")().parse_args(words)
 
 
 def check_keys(command: str, words: list[str]) -> None:
@@ -149,22 +127,22 @@ def check_keys(command: str, words: list[str]) -> None:
         words = [word.split(",")[0] if word.startswith("trainer.seed") else word for word in words]
         words.remove("--multirun")
     if command == "eval":
-        for job in load(take_threshold(words)[0], EVAL):
+        for job in config.load(take_threshold(words)[0], config.EVAL):
             finalise_eval(job.config, job.explicit)
         return
     if command == "generate":
-        for job in load(words, GENERATION):
-            finalise_generation(job.config, job.explicit)
+        for job in config.load(words, config.GENERATION):
+            config.finalise_generation(job.config, job.explicit)
         return
     loaded = LOADERS[command](words)
     if not {"data.train_files", MODEL[command]} <= loaded.explicit:
         return
     if command == "sft":
-        finalise_sft(loaded.config, loaded.explicit)
+        config.finalise_sft(loaded.config, loaded.explicit)
     elif command == "rm":
-        finalise_rm(loaded.config, loaded.explicit)
+        config.finalise_rm(loaded.config, loaded.explicit)
     elif ":" not in loaded.config.algorithm.adv_estimator:
-        finalise(loaded.config, loaded.explicit, needs_of(loaded.config))
+        config.finalise(loaded.config, loaded.explicit, needs_of(loaded.config))
 
 
 @each_page
@@ -180,18 +158,8 @@ def test_python_blocks_compile_and_their_imports_exist(page):
 
 @cache
 def known_names() -> frozenset[str]:
-    return frozenset(
-        {
-            *(
-                name
-                for root in (PPOConfig, SFTConfig, RMConfig, GenerationConfig, EvalConfig)
-                for name in keys_of(root)
-            ),
-            *ALIASES,
-            *SFT_ALIASES,
-            *RM_ALIASES,
-        }
-    )
+    roots = (config.PPOConfig, config.SFTConfig, config.RMConfig, config.GenerationConfig, config.EvalConfig)
+    return frozenset({*(name for root in roots for name in keys_of(root)), *ALIASES, *SFT_ALIASES, *RM_ALIASES})
 
 
 @each_page
@@ -205,10 +173,8 @@ def test_keys_in_the_text_exist(page):
             assert whole or below_open_dict or why_unsupported(word) or word in ROW_FIELDS, f"{page.name}: `{word}`"
 
 
-def test_the_tree_of_the_readme_exists():
-    (tree,) = [
-        text for kind, text in FENCE.findall((ROOT / "README.md").read_text()) if not kind and "burnish/\n" in text
-    ]
+def test_the_tree_of_the_readme_exists_and_leads_to_the_loop_an_algorithm_a_loss_and_a_reward():
+    (tree,) = [text for text in blocks(ROOT / "README.md", "") if "burnish/\n" in text]
     parent, named = ROOT, set()
     for line in tree.splitlines():
         name = line.split()[0]
@@ -219,17 +185,9 @@ def test_the_tree_of_the_readme_exists():
             parent = ROOT / name
     packages = {path.parent.name for path in (ROOT / "burnish").glob("*/__init__.py")}
     assert packages <= named, "a package is missing from README's tree"
-
-
-def test_the_readme_leads_to_the_loop_an_algorithm_a_loss_and_a_reward():
     text = (ROOT / "README.md").read_text()
-    first = [
-        "trainer/ppo.py",
-        "algorithms/advantages/grpo.py",
-        "algorithms/losses/vanilla.py",
-        "rewards/scores/gsm8k.py",
-    ]
-    assert all(f"](burnish/{name})" in text for name in first)
+    for name in ("trainer/ppo", "algorithms/advantages/grpo", "algorithms/losses/vanilla", "rewards/scores/gsm8k"):
+        assert f"](burnish/{name}.py)" in text
     for name in ("make quickstart", "make test"):
         assert name in text[: text.index("## A first look")]
 
@@ -251,10 +209,8 @@ def test_the_first_command_of_the_readme_trains_as_it_is_pasted(tmp_path, monkey
     Path("burnish").symlink_to(ROOT / "burnish")  # it is pasted beside the package
     for name, text in files.items():
         Path(name).write_text(text)
-    (words,) = [
-        shlex.split(line) for line in block.replace("\\\n", " ").splitlines() if line.startswith("burnish ppo ")
-    ]
-    assert main(words[1:]) == 0
+    (line,) = [line for line in block.replace("\\\n", " ").splitlines() if line.startswith("burnish ppo ")]
+    assert main(shlex.split(line)[1:]) == 0
     (run,) = Path("outputs/burnish").iterdir()
     first, *_, last = [line["critic/score/mean"] for line in read_metrics(run)]
     assert first < 0.3 and last > 0.8, "README says from 0.1 to nearly 1"

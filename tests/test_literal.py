@@ -7,6 +7,7 @@ from burnish.literal import literal, one_line
 
 def test_lines_tabs_and_other_scripts_stay():
     assert literal("a\n\tb é 漢 🙂 👩‍🔬") == "a\n\tb é 漢 🙂 👩‍🔬"
+    assert one_line("a\nb\r\n\tc") == "a\\nb\\x0d\\n\tc"
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,3 @@ def test_lines_tabs_and_other_scripts_stay():
 )
 def test_control_characters_are_shown_as_codes(text, shown):
     assert literal(text) == one_line(text) == shown
-
-
-def test_one_line_is_one_line():
-    assert one_line("a\nb\r\n\tc") == "a\\nb\\x0d\\n\tc"

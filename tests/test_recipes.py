@@ -24,7 +24,10 @@ def test_there_are_recipes():
     assert {"dapo", "rloo", "remax", "reinforce_plus_plus", "gspo", "cispo", "gdpo", "prime"} <= names
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
+each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
+
+
+@each_recipe
 def test_a_recipe_loads_and_fits_together(path):
     model = "model.path" if path.parent.name in LOADERS else "actor_rollout_ref.model.path"
     loaded = load(path, "data.train_files=train.parquet", f"{model}=some/model")
@@ -39,17 +42,13 @@ def test_a_recipe_loads_and_fits_together(path):
     assert not unread, "a recipe sets no key that nobody reads"
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
-def test_a_recipe_is_sparse(path):
+@each_recipe
+def test_a_recipe_is_sparse_and_says_what_it_is_and_how_to_run_it(path):
     loaded = load(path)
     known = keys_of(type(loaded.config))
     assert loaded.explicit, "the recipe was not found, or is empty"
     same = [name for name in sorted(loaded.explicit) if read(loaded.config, name) == known[name].default]
     assert not same, f"{path.name} sets keys to their defaults; remove them"
-
-
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
-def test_a_recipe_says_what_it_is_and_how_to_run_it(path):
     first, second = path.read_text().splitlines()[:2]
     assert first.startswith("# ") and first.endswith("."), "the first line says what the recipe is, in a sentence"
     words = second.split()

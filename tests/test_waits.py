@@ -32,15 +32,16 @@ def test_wait_is_registered_while_it_lasts(clock):
             assert str(first) == "search (uid 3)"
         assert longest() == [first]
     assert longest() == []
-
-
-def test_failed_wait_is_removed():
     with pytest.raises(ValueError), waiting("tool", "", "x", 5.0):
         raise ValueError
     assert longest() == []
 
 
 def test_owner_is_inherited_by_tasks_and_defaults_to_the_thread():
+    """Also on the loop of another thread, as from a trajectory to the pool of scorers."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+
     async def child():
         with waiting("tool", "", "x", 5.0) as wait:
             return wait.owner
@@ -48,31 +49,16 @@ def test_owner_is_inherited_by_tasks_and_defaults_to_the_thread():
     async def trajectory(name):
         owned_by(name)
         await asyncio.sleep(0)
-        return await asyncio.create_task(child())
+        elsewhere = asyncio.run_coroutine_threadsafe(child(), loop)
+        return await asyncio.create_task(child()), await asyncio.wrap_future(elsewhere)
 
     async def both():
         return await asyncio.gather(trajectory("uid 1"), trajectory("uid 2"), child())
 
-    assert asyncio.run(both()) == ["uid 1", "uid 2", threading.current_thread().name]
+    assert asyncio.run(both()) == [("uid 1",) * 2, ("uid 2",) * 2, threading.current_thread().name]
+    loop.call_soon_threadsafe(loop.stop)
     with waiting("tool", "somebody", "x", 5.0) as wait:
         assert wait.owner == "somebody"
-
-
-def test_owner_is_passed_on_to_the_loop_of_another_thread():
-    """As from a trajectory to the pool of scorers."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-
-    async def there():
-        with waiting("reward", "", "a score", 5.0) as wait:
-            return wait.owner
-
-    async def trajectory():
-        owned_by("uid 7")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), loop))
-
-    assert asyncio.run(trajectory()) == "uid 7"
-    loop.call_soon_threadsafe(loop.stop)
 
 
 def test_threads_register_concurrently():
@@ -86,37 +72,33 @@ def test_threads_register_concurrently():
     assert longest() == []
 
 
-class Reporter:
-    def __init__(self):
-        self.calls = []
-
-    def __call__(self, wait, until_written):
-        self.calls.append((wait.subject, until_written))
-        return "stacks.txt"
-
-
 @pytest.fixture
-def reporter(monkeypatch):
-    monkeypatch.setattr(waits, "reporter", reporter := Reporter())
-    return reporter
+def reported(monkeypatch):
+    """What was reported: the subject, and whether to return only when it is written."""
+    calls = []
+    monkeypatch.setattr(waits, "reporter", lambda wait, written: calls.append((wait.subject, written)) or "stacks.txt")
+    return calls
 
 
-def test_late_wait_is_reported_once(reporter):
+def test_late_wait_is_reported_once(reported):
     with waiting("tool", "", "in time", 60.0), waiting("tool", "", "no limit", None):
         pass
-    assert reporter.calls == []
+    assert reported == []
     with waiting("tool", "", "late", -1.0) as wait:
         pass
-    assert reporter.calls == [("late", False)] and wait.stacks == "stacks.txt"
+    assert reported == [("late", False)] and wait.stacks == "stacks.txt"
     with waiting("tool", "", "tells itself", 60.0) as wait:
         assert wait.overdue(until_written=True) == wait.overdue() == "stacks.txt"
         assert wait.report_only, "it ends itself"
-    assert reporter.calls[1:] == [("tells itself", False), ("tells itself", True)]
+    assert reported[1:] == [("tells itself", False), ("tells itself", True)]
     with waiting("tool", "", "was found late", 60.0) as wait:
         wait.report()
         assert not wait.report_only
         wait.overdue(until_written=True)
-    assert reporter.calls[3:] == [("was found late", False), ("was found late", True)]
+    assert reported[3:] == [("was found late", False), ("was found late", True)]
+    with waiting("worker", "", "jobs before it", 60.0) as wait:
+        wait.deadline = waits.ran() - 1  # it can be moved
+    assert reported[5:] == [("jobs before it", False)]
 
 
 def test_two_threads_that_notice_a_late_wait_report_it_once(monkeypatch):
@@ -137,12 +119,6 @@ def test_two_threads_that_notice_a_late_wait_report_it_once(monkeypatch):
     assert told == ["late"]
 
 
-def test_deadline_can_be_moved(reporter):
-    with waiting("worker", "", "jobs before it", 60.0) as wait:
-        wait.deadline = waits.ran() - 1
-    assert reporter.calls == [("jobs before it", False)]
-
-
 def test_clock_leaves_out_pauses(clock):
     assert waits.ran() == 100.0
     clock.now = 100.0 + waits.PAUSE_S
@@ -153,14 +129,12 @@ def test_clock_leaves_out_pauses(clock):
     assert waits.ran() == 106.0
     clock.now = 2106.0
     assert waits.ran() == 106.0, "and for ever"
+    clock.now = 3106.0
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(lambda _: waits.ran(), range(64))) == {106.0}, "once in all threads"
 
 
-def test_clock_starts_with_the_first_call(clock):
-    clock.now = 1000.0
-    assert waits.ran() == 1000.0
-
-
-def test_pause_of_the_process_does_not_count_as_waiting(clock, reporter):
+def test_pause_of_the_process_does_not_count_as_waiting(clock, reported):
     with waiting("checkpoint", "", "before the pause", 60.0) as before, waiting("tool", "", "x", None) as endless:
         clock.now = 101.0
         assert before.age == 1.0
@@ -169,14 +143,7 @@ def test_pause_of_the_process_does_not_count_as_waiting(clock, reporter):
             assert (before.age, endless.age, after.age) == (1.0, 1.0, 0.0)
         clock.now = 1102.0
         assert before.age == 2.0 and after.deadline - before.deadline == 1.0
-    assert reporter.calls == []
-
-
-def test_threads_count_a_pause_once(clock):
-    waits.ran()
-    clock.now = 1100.0
-    with ThreadPoolExecutor(8) as threads:
-        assert set(threads.map(lambda _: waits.ran(), range(64))) == {100.0}
+    assert reported == []
 
 
 def test_failing_reporter_does_not_disturb_the_wait(monkeypatch, caplog):

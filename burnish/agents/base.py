@@ -1,8 +1,7 @@
 """The agent contract: the base class of loops, and the table of loops by name.
 
 A loop is made for one trajectory. It prompts the policy through `self.server_manager.generate` as often as it likes
-and returns an `AgentLoopOutput`. `@register("name")` or `register_agent_loop("name", cls)` puts it in the table, from
-where a row picks it by `agent_name`. Adding a built-in loop is adding a file in `loops/` and a line here.
+and returns an `AgentLoopOutput`. Adding a built-in loop is adding a file in `loops/` and a line here.
 """
 
 from abc import ABC, abstractmethod
@@ -11,15 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from burnish.agents.output import AgentLoopOutput
-from burnish.agents.transcript import Transcript
+from burnish.agents.server import ServerManager, Transcript
 from burnish.data.chat import ChatRenderer, Message, truncate
 from burnish.errors import AgentError, ConfigError, DataError
 from burnish.rollout.base import Completion
-from burnish.user_code import nearest
+from burnish.user_code import listed, nearest
 
 if TYPE_CHECKING:
     from burnish.agents.environment import Environment
-    from burnish.agents.server import ServerManager
 
 __all__ = ["AgentLoopBase", "AgentLoopOutput", "find_loop", "register", "register_agent_loop"]
 
@@ -42,7 +40,7 @@ class AgentLoopBase(ABC):
 
     environment: "Environment"  # set by the runner before `run`
 
-    def __init__(self, config: Any, server_manager: "ServerManager", tokenizer: Any, chat: ChatRenderer):
+    def __init__(self, config: Any, server_manager: ServerManager, tokenizer: Any, chat: ChatRenderer):
         self.config = config
         self.server_manager = server_manager
         self.tokenizer = tokenizer
@@ -64,7 +62,6 @@ class AgentLoopBase(ABC):
             ) from error
 
     def transcript(self, prompt_ids: list[int]) -> Transcript:
-        """The tokens of this trajectory, so far the prompt."""
         return Transcript(self.server_manager, prompt_ids, self.environment.settings.data.response_limit)
 
     def text(self, completion: Completion, *, keep_end: bool = False) -> str:
@@ -108,18 +105,11 @@ def find_loop(name: str, key: str = "agent_name") -> type[AgentLoopBase]:
         if spelling in BUILT_IN:
             module, class_name = BUILT_IN[spelling].split(":")
             return getattr(import_module(module), class_name)
+    known = {*BUILT_IN, *_registered}
     raise ConfigError(
-        f"{key}={name}: there is no such agent loop{nearest(name, _names())} (there are {_known()}). "
+        f"{key}={name}: there is no such agent loop{nearest(name, known)} (there are {listed(known)}). "
         "Register your own with @register, or name its file in actor_rollout_ref.rollout.agent.agent_loop_config_path"
     )
-
-
-def _names() -> set[str]:
-    return {*BUILT_IN, *_registered}
-
-
-def _known() -> str:
-    return ", ".join(sorted(_names()))
 
 
 def _identity(cls: type) -> str:

@@ -1,9 +1,6 @@
-"""What a chat template writes between two turns of the assistant, as token ids.
-
-A trajectory of several turns is continued, never rendered again: after a sampled turn come the ids that the template
-puts between the end of an assistant's message and the start of the next, for the messages in between (of a user or a
-tool). They are found by rendering a probe: a short conversation whose assistant says a unique word, followed by those
-messages; what follows the word is the continuation.
+"""What a chat template writes between two turns of the assistant, as token ids: a trajectory is continued, never
+rendered again. They are found by rendering a probe, a short conversation whose assistant says a unique word, followed
+by the messages in between; what follows the word is the continuation.
 
 Some templates render earlier turns differently once others follow, such as those that strip past thinking. Rollout and
 training still see the same tokens, but a prompt rendered from all messages would differ. `differences` says how.
@@ -24,8 +21,6 @@ THINKING: Message = {"role": "assistant", "content": f"<think>\n{THOUGHT}\n</thi
 
 
 class ChatTurns:
-    """Continuations by one renderer."""
-
     def __init__(self, chat: ChatRenderer):
         self.chat = chat
         self.special_ids = special_ids(chat.tokenizer)
@@ -90,23 +85,16 @@ class ChatTurns:
             found.append(f"it knows no messages of the role {role}, so they come as messages of the user")
         fresh = self.chat.text([QUESTION, ANSWER, reply])
         if not fresh.startswith(start) or not fresh[len(start) :].lstrip(" ").startswith(WORD):
+            pairs = zip(start, fresh, strict=False)
+            same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(start), len(fresh)))
+            one, other = (repr(text[same : same + 40]) if text[same:] else "nothing" for text in (start, fresh))
             found.append(
                 "it begins an earlier turn of the assistant otherwise than the one that is to be written: "
-                f"{_shown(start, _common(start, fresh))} against {_shown(fresh, _common(start, fresh))}"
+                f"{one} against {other}"
             )
         elif THOUGHT not in self.chat.text([QUESTION, THINKING, reply]):
             found.append("it leaves the thinking of earlier turns out, which a trajectory keeps as it was sampled")
         return found
 
     def _text_after(self, messages: Sequence[Message]) -> str:
-        """What the template writes after the word of the assistant."""
         return self.chat.text(messages).partition(WORD)[2]
-
-
-def _common(one: str, other: str) -> int:
-    """Characters that both begin with."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def _shown(text: str, start: int) -> str:
-    return repr(text[start : start + 40]) if text[start:] else "nothing"

@@ -15,7 +15,7 @@ from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.python import PythonTool
 from burnish.agents.tools.search import SearchTool
 from burnish.agents.tools.session import ToolSession
-from burnish.agents.user_loops import SECTION, check_names
+from burnish.agents.user_loops import SECTION, check_name
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import ConfigError, DataError
 from burnish.loop_thread import run_to_end
@@ -34,7 +34,7 @@ class AgentCheck:
     def __init__(self, settings: AgentSettings, tokenizer: Any):
         self.settings = settings
         self.default = settings.agent.default_agent_loop
-        check_names([self.default], settings.agent, f"{SECTION}.default_agent_loop")
+        check_name(self.default, settings.agent, f"{SECTION}.default_agent_loop")
         self.chat = ChatRenderer(tokenizer, settings.data.apply_chat_template_kwargs)
         self.environment = Environment(settings, tokenizer, self.chat)
         self.loops: set[str] = set()
@@ -51,7 +51,7 @@ class AgentCheck:
         asks = repr((loop, row.get("tool_config"), *shapes))
         try:
             if asks not in self._seen:
-                check_names([given], self.settings.agent)
+                check_name(given, self.settings.agent)
                 self._check_agent(row, loop)
                 self._seen.add(asks)
             if loop in TOOL_LOOPS and self.settings.data.truncation == "error":
@@ -64,7 +64,6 @@ class AgentCheck:
             raise kind(": ".join(filter(None, (where(), str(error))))) from error
 
     def finish(self) -> None:
-        """Check what is needed once."""
         loops = self.loops or {self.default.removesuffix("_loop")}  # where rows are not known before they are drawn
         if SEARCH in loops:
             self._check_observation_length()

@@ -13,7 +13,6 @@ from typing import Any
 from burnish.agents.chat_turns import ChatTurns
 from burnish.agents.interactions.base import BaseInteraction
 from burnish.agents.interactions.load import load_interactions
-from burnish.agents.interactions.session import unknown_name
 from burnish.agents.observation import Observations
 from burnish.agents.parsers.base import Schema
 from burnish.agents.settings import AgentSettings
@@ -35,8 +34,6 @@ SEARCH_TAGS = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</an
 
 
 class Environment:
-    """One per run."""
-
     def __init__(self, settings: AgentSettings, tokenizer: Any, chat: ChatRenderer):
         self.settings = settings
         self.tokenizer = tokenizer
@@ -106,10 +103,22 @@ class Environment:
         kwargs = row.get("interaction_kwargs") or {}
         if all(value is None for value in kwargs.values()):  # as tables have it for rows without
             return None
-        name = kwargs.get("name")
-        if not isinstance(name, str) or name not in self.interactions:
-            raise ConfigError(unknown_name(name, self.interactions))
-        return self.interactions[name]
+        name, known = kwargs.get("name"), self.interactions
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"interaction_kwargs.name={name!r:.100}: a row names one of its run's interactions: {listed(known)}"
+            )
+        if name not in known:
+            raise ConfigError(
+                f"interaction_kwargs.name={name:.100}: there is no such interaction{nearest(name, known)} (this run "
+                f"has {listed(known)}). Name your own in the YAML file of {MULTI_TURN}.interaction_config_path"
+            )
+        return known[name]
+
+    def warn_once(self, message: str, *values: Any) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message, *values)
 
     def warn_of_differences(self, role: str) -> None:
         """Warn once if this tokenizer's chat template would render a conversation otherwise than it is continued."""

@@ -33,11 +33,8 @@ def finite(value: Any) -> float | None:
 async def within(
     seconds: float | None, about: str, call: Coroutine[Any, Any, Any], observed: tuple[type[Exception], ...] = ()
 ) -> Any:
-    """What `call` returns; None for `seconds` waits for as long as it takes.
-
-    ToolFailure that begins with `about` if it raises, unless that is one of `observed`, or is late. When this returns,
-    the call is over, or had its time to end after it was cancelled.
-    """
+    """What `call` returns, or a ToolFailure that begins with `about` if it raises (unless that is one of `observed`) or
+    is late. When this returns, the call is over, or had its time to end after it was cancelled."""
     task = asyncio.ensure_future(call)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one left behind is not reported
     with waiting("tool", "", about, seconds) as wait:

@@ -36,7 +36,6 @@ class Observations:
         return text
 
     def ids(self, text: str) -> list[int]:
-        """Token ids of the text alone."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def cut(self, text: str, length: int, side: Side) -> tuple[str, bool]:

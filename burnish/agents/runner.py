@@ -1,18 +1,12 @@
 """Rows in, finished and scored trajectories out.
 
-Every row becomes one task in one event loop: its agent loop runs, its output is checked, and it is scored at once while
-the others generate. A task waits for the rollout engine, for what its loop awaits, and for the scorer;
-`deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. One that catches its cancellation is
-left behind; one that blocks the thread ends the process (`tracking/watchdog.py`). Results come in the order of the
-rows and do not depend on the order of finishing. A tool, a retriever or an interaction that fails ends its trajectory,
-which is returned as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
+Every row is one task in one event loop: its agent loop runs, its output is checked, and it is scored while the others
+generate. A task waits for the rollout engine, for what its loop awaits, and for the scorer. Past `deadline_s` the
+waiting tasks are cancelled and named. A tool, a retriever or an interaction that fails ends its trajectory, which is
+returned as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
-`begin` begins trajectories and `finish` waits for them. All share one event loop, so what tools and clients open in one
-call is still good in the next; `close` ends them. The loop runs while `finish` waits; where generation runs ahead of
-training (`PPOConfig.staleness`) it has its own thread, and trajectories continue while their owner trains.
-
-All rows of a call are sampled alike, but for those whose column `greedy` is true: they take the likeliest tokens, in
-the same call, so that a baseline runs with the samples it is for.
+The loop runs while `finish` waits; where generation runs ahead of training (`trainer.async_rollout.staleness`) it has
+its own thread. What tools and clients open in one call is still good in the next; `close` ends it.
 """
 
 import asyncio
@@ -41,7 +35,7 @@ from burnish.waits import waiting
 log = logging.getLogger(__name__)
 
 CANCELLED_S = 20.0  # for cancelled trajectories to close what they have open
-GREEDY = "greedy"  # the column of rows that are answered greedily whatever the call's sampling is
+GREEDY = "greedy"  # the column of rows that take the likeliest tokens, so that a baseline runs with its samples
 
 Score = Callable[[dict[str, Any], AgentLoopOutput, str], Awaitable[Any]]
 
@@ -85,12 +79,9 @@ class TrajectoryRunner:
         self.user_loops = user_loops(settings.agent)
         self.default_loop = settings.agent.default_agent_loop
         find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is reported before anything runs
+        owner, close_s = "the runner of agent loops", CANCELLED_S + CLOSE_S + 5.0
         self._loop = LoopThread(
-            "the runner of agent loops",
-            self.environment.close,
-            "agent-loops",
-            close_s=CANCELLED_S + CLOSE_S + 5.0,
-            threaded=settings.runs_ahead,
+            owner, self.environment.close, "agent-loops", close_s=close_s, threaded=settings.runs_ahead
         )
 
     def begin(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> "Future[list[Trajectory]]":
@@ -138,8 +129,8 @@ class TrajectoryRunner:
                 waits = [f"{task.get_name()} {stages[i]}" for i, task in enumerate(tasks) if task in pending]
                 raise DeadlineError(
                     f"rollout: {len(pending)} of {len(tasks)} trajectories were not done after {deadline_s} s: "
-                    + "; ".join(waits[:3])
-                    + ". Raise actor_rollout_ref.rollout.timeout (null: no limit), or see what they wait for"
+                    f"{'; '.join(waits[:3])}. Raise actor_rollout_ref.rollout.timeout (null: no limit), or see what "
+                    "they wait for"
                 )
             return [task.result() for task in ([failed] if failed else tasks)]
         finally:
@@ -151,21 +142,14 @@ class TrajectoryRunner:
         """`enter` is called with each stage that the trajectory comes to."""
         name = row.get("agent_name") or self.default_loop
         uid, sample = int(row["uid"]), int(row["sample"])
-        sampling = _greedy(call.sampling) if row.get(GREEDY) else call.sampling
-        server = ServerManager(
-            self.engine,
-            sampling,
-            namespace=call.namespace,
-            seed=call.seed,
-            uid=uid,
-            sample=sample,
-            deadline=deadline,
-        )
+        sampling = call.sampling
+        if row.get(GREEDY):  # the same limits and stops, but the likeliest token each time
+            sampling = replace(sampling, temperature=0.0, top_k=-1, top_p=1.0, min_p=0.0)
+        identity: dict[str, Any] = {"namespace": call.namespace, "seed": call.seed, "uid": uid, "sample": sample}
+        server = ServerManager(self.engine, sampling, **identity, deadline=deadline)
         try:
-            make = self.user_loops.get(name) or find_loop(name)
-            loop = make(
-                config=self.settings.loop_config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat
-            )
+            make, config = self.user_loops.get(name) or find_loop(name), self.settings.loop_config
+            loop = make(config=config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
             loop.environment = self.environment
             enter(f"in agent loop {name}")
             returned = await loop.run(sampling.to_params(), **self._arguments(row))
@@ -236,11 +220,6 @@ async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     if left:
         names = ", ".join(task.get_name() for task in left)
         log.error("%d cancelled trajectories did not stop and were abandoned: %.200s", len(left), names)
-
-
-def _greedy(sampling: Sampling) -> Sampling:
-    """The same limits and stops, but the likeliest token each time."""
-    return replace(sampling, temperature=0.0, top_k=-1, top_p=1.0, min_p=0.0)
 
 
 def _recorded_log_probs(output: AgentLoopOutput, completions: list[Completion]) -> list[float]:

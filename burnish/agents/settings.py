@@ -5,7 +5,6 @@ from typing import Any
 
 from burnish.config.algorithm import StateMaskingConfig
 from burnish.config.data import DataConfig
-from burnish.config.ppo import PPOConfig
 from burnish.config.reward import SandboxConfig
 from burnish.config.rollout import AgentConfig, BaseRolloutConfig, MultiTurnConfig, RetrieverConfig
 
@@ -23,19 +22,6 @@ class AgentSettings:
     state_masking: StateMaskingConfig = field(default_factory=StateMaskingConfig)
     runs_ahead: bool = False  # trajectories continue while their owner trains
     loop_config: Any = None
-
-    @classmethod
-    def of(cls, config: PPOConfig) -> "AgentSettings":
-        return cls(
-            data=config.data,
-            rollout=config.actor_rollout_ref.rollout,
-            retriever=config.retriever,
-            max_turns=config.max_turns,
-            sandbox=config.reward_model.sandbox,
-            state_masking=config.algorithm.state_masking,
-            runs_ahead=config.staleness > 0,
-            loop_config=config,
-        )
 
     @property
     def multi_turn(self) -> MultiTurnConfig:

@@ -1,17 +1,19 @@
 """YAML files of loops, tools and interactions, and the code that they name: `package.module.Class` or `file.py:Class`
 (user_code.py has all forms). A relative file is looked for next to the YAML file, then in the working directory."""
 
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 
 from burnish.errors import ConfigError
-from burnish.user_code import load_target
+from burnish.user_code import load_target, nearest, user_traceback
+
+T = TypeVar("T")
 
 
 def read_yaml(path: str | Path, key: str) -> Any:
-    """What the YAML file of a key holds."""
     try:
         return yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -28,3 +30,20 @@ def load_beside(target: str, folder: Path, key: str) -> Any:
     if found is None:
         raise ConfigError(f"{key}={target}: there is no file {file} in {folder.absolute()} or the working directory")
     return load_target(f"{found}{colon}{name}", key)
+
+
+def check_keys(given: Iterable[Any], known: Sequence[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            near = nearest(str(key), known)
+            raise ConfigError(f"{where}: unknown key {key!r:.50}; it has {', '.join(known)}{near}")
+
+
+def made(make: Callable[[], T], where: str, failed: str) -> T:
+    """What a user's class makes; a ConfigError with its traceback for whatever it raises."""
+    try:
+        return make()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    except (Exception, SystemExit):  # noqa: BLE001  a user's class may raise anything
+        raise ConfigError(f"{where}: {failed}\n{user_traceback()}") from None

@@ -33,7 +33,6 @@ class LossCounts:
 
     @classmethod
     def of(cls, response_mask: torch.Tensor) -> "LossCounts":
-        """Counts of a mini-batch's mask (B, R)."""
         inside = response_mask.bool()
         return cls(tokens=int(inside.sum()), sequences=int(inside.any(-1).sum()))
 

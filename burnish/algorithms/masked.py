@@ -10,12 +10,10 @@ from burnish.errors import BurnishError
 
 
 def zero_outside(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The values inside the mask, 0 elsewhere."""
     return values.masked_fill(~mask.bool(), 0)
 
 
 def masked_sum(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Sum inside the mask, over everything or along `dim`."""
     return zero_outside(values, mask).sum(dim)
 
 

@@ -17,7 +17,6 @@ class Steps:
         self.lengths = inside.sum(-1)  # (B,)
 
     def take(self, values: torch.Tensor) -> torch.Tensor:
-        """(B, R) → (tokens,)."""
         return values.flatten().index_select(0, self.places)
 
     def put(self, steps: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,8 @@
 """A table of algorithms: a name or an import path in, a function and its `Needs` out. Imports no torch.
 
-`advantages` and `losses` each hold one. Built-in entries are import paths, so that a name can be checked and its needs
-read before anything heavy is loaded. A user adds an entry with the table's decorator, or none at all: a
-value such as `my.module:function` or `my_loss.py:function` is imported as it stands, and what it needs is read off its
-`needs` attribute. Needs that are none are refused when they are read, before a model is loaded.
+Built-in entries are import paths, so that a name can be checked and its needs read before anything heavy is loaded. A
+user adds an entry with the table's decorator, or none at all: `my.module:function` or `my_loss.py:function` is imported
+as it stands, and what it needs is read off its `needs` attribute.
 """
 
 import difflib
@@ -35,8 +34,6 @@ class Entry:
 
 @dataclass
 class AlgorithmTable:
-    """The algorithms that a configuration key can name."""
-
     key: str  # the configuration key, for messages
     entries: dict[str, Entry] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)  # names that are something else here, and what to type
@@ -46,7 +43,6 @@ class AlgorithmTable:
         return self._entry(name).needs
 
     def load(self, name: str) -> Function:
-        """The algorithm's function."""
         function = self._entry(name).function
         return self._import(function) if isinstance(function, str) else function
 

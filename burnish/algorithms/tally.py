@@ -1,7 +1,7 @@
 """Metrics of a micro-batch that add up to exactly those of the mini-batch, whichever way it was cut.
 
-A loss returns a dictionary of tallies, most of them a `part_of_sum` or a `mean_over_tokens`. Their tensors stay on the
-device, detached, until `merge` adds the micro-batches up and reads the numbers once. A statistic of nothing is 0.
+Their tensors stay on the device, detached, until `merge` adds micro-batches up and reads the numbers once. A statistic
+of nothing is 0.
 """
 
 import math
@@ -86,7 +86,6 @@ def largest(values: torch.Tensor, mask: torch.Tensor) -> Tally:
 
 
 def smallest(values: torch.Tensor, mask: torch.Tensor) -> Tally:
-    """The smallest value inside the mask."""
     return Tally("smallest", (-_top(-values, mask),))
 
 

@@ -1,17 +1,9 @@
-"""Validation statistics over repeated answers to the same question. numpy only.
+"""Validation statistics over repeated answers to the same question (docs/metrics.md lists them). numpy only.
 
-Consumes, per sample, its data source, the id of its question and the numbers its reward function gave (`reward`,
-`acc`, …). For each question with N samples:
-
-    mean@N, std@N                     over the samples
-    best@k/mean, worst@k/mean         of k answers drawn with replacement, the best and the worst (1000 draws)
-    maj@k/mean                        the value of the answer given most often, where the reward function gave `pred`
-    …/std                             the spread of the same over the draws
-
-with k = 2, 4, 8, … and N. Questions are then averaged, each key over the questions that have it. A drawn tie goes to
-the answer that came first. Predictions that cannot be hashed (lists, dicts) are the same where they print the same.
-Draws are seeded per statistic, so a statistic depends on nothing but its own samples, and the global random state
-is left alone. They are the same positions for every question of N samples, so such questions are worked out together.
+Questions are averaged, each key over the questions that have it. A drawn tie goes to the answer that came first.
+Predictions that cannot be hashed (lists, dicts) are the same where they print the same. Draws are seeded per statistic,
+so a statistic depends on nothing but its own samples, and the global random state is left alone. They are the same
+positions for every question of N samples, so such questions are worked out together.
 """
 
 from collections import defaultdict
@@ -32,10 +24,10 @@ Statistics = dict[str, float]
 
 
 def validation_metrics(
-    data_sources: Sequence[str], uids: Sequence[Hashable], infos: Mapping[str, Sequence[Any]], seed: int = SEED
+    data_sources: Sequence[str], uids: Sequence[Hashable], infos: Mapping[str, Sequence[Any]]
 ) -> dict[str, float]:
     """The statistics by the name they are tracked under: `val-core|val-aux/<data_source>/<variable>/<statistic>`."""
-    return tracked_names(process_validation_metrics(data_sources, uids, infos, seed))
+    return tracked_names(process_validation_metrics(data_sources, uids, infos))
 
 
 def tracked_names(statistics_of: Mapping[str, Mapping[str, Statistics]]) -> dict[str, float]:

@@ -242,28 +242,23 @@ class ChildProcess(asyncio.SubprocessProtocol):
     def _death(self) -> ChildDied:
         return ChildDied(f"{self.name} died: {describe_exit(self.code)}", self.code)
 
-    def _release_pipes(self) -> None:
-        """In a fork of the parent: let go of both pipes, but keep their numbers taken for objects that still name
-        them."""
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1):
-            pipe = self._transport.get_pipe_transport(fd)
-            file = pipe.get_extra_info("pipe") if pipe is not None else None
-            if file is not None and not file.closed:
-                os.dup2(nowhere, file.fileno(), inheritable=False)
-        os.close(nowhere)
-
 
 _live: "weakref.WeakSet[ChildProcess]" = weakref.WeakSet()
 
 
-def _release_all_pipes() -> None:
-    for child in list(_live):
-        child._release_pipes()
+def _release_pipes() -> None:
+    """In a fork of the parent: let go of all pipes, but keep their numbers taken for objects that still name them."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for transport in (child._transport for child in _live):
+        for pipe in (transport.get_pipe_transport(0), transport.get_pipe_transport(1)):
+            file = pipe.get_extra_info("pipe") if pipe is not None else None
+            if file is not None and not file.closed:
+                os.dup2(nowhere, file.fileno(), inheritable=False)
+    os.close(nowhere)
     _live.clear()
 
 
-os.register_at_fork(after_in_child=_release_all_pipes)
+os.register_at_fork(after_in_child=_release_pipes)
 
 
 def describe_exit(code: int | None) -> str:

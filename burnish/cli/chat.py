@@ -1,6 +1,6 @@
 """`burnish chat FOLDER`: the flags; the work is `burnish/serving/terminal.py`."""
 
-from burnish.cli.model_flags import add_model_flags, model_options
+from burnish.cli.serve import add_model_flags, model_options
 from burnish.entry.arguments import FlagParser, positive
 
 

@@ -1,8 +1,5 @@
-"""`burnish data make TASK`: rows in the standard shape, written as train.parquet and test.parquet.
-
-The flags, and a report of what was written and what was left out and why; `burnish/data/tasks` makes the rows. Nothing
-is written before all rows are made. `script` is all of a program in examples/data_preprocess.
-"""
+"""`burnish data make TASK`: the flags, and a report of what was written and left out; `burnish/data/tasks` makes the
+rows. Nothing is written before all rows are made. `script` is all of a program in examples/data_preprocess."""
 
 import argparse
 import os
@@ -32,11 +29,9 @@ def main(argv: list[str]) -> int:
 
 
 def make(name: str, typed: argparse.Namespace) -> None:
-    """Make the rows of each split, then write them all."""
     from burnish.data.files import write_parquet
     from burnish.data.tasks import load
-    from burnish.data.tasks.make import from_files, generated
-    from burnish.data.tasks.task import FileTask
+    from burnish.data.tasks.task import FileTask, from_files, generated
 
     task = load(name)
     options = {option.name: getattr(typed, option.name) for option in task.options}
@@ -56,11 +51,9 @@ def parse(name: str, words: list[str]) -> argparse.Namespace:
     """The flags of a task, checked as far as possible without its files, with `origin` (where a task finds its records)
     or `sizes` (rows of each split; one of 0 rows is not made)."""
     from burnish.data.sources import Origin, renaming
-    from burnish.data.tasks import load
-    from burnish.data.tasks.task import FileTask
 
     typed = parser(name).parse_args(words)
-    if isinstance(load(name), FileTask):
+    if hasattr(typed, "source"):  # the task reads files
         typed.origin = Origin(
             train=typed.train,
             test=typed.test,
@@ -89,40 +82,35 @@ def parser(name: str) -> FlagParser:
     task = load(name)
     example = " ".join(filter(None, ("data make", name, task.example, f"--out data/{name}")))
     flags = FlagParser(f"data make {name}", describe(name), example)
-    flags.add_argument("--out", required=True, metavar="FOLDER", help="folder for train.parquet and test.parquet")
-    flags.add_argument("--overwrite", action="store_true", help="replace existing files")
+    add = flags.add_argument
+    add("--out", required=True, metavar="FOLDER", help="folder for train.parquet and test.parquet")
+    add("--overwrite", action="store_true", help="replace existing files")
     if isinstance(task, FileTask):
-        _add_origin(flags, task.hub.id, task.hub.config)
+        folder = "a folder with train.* and test.* (parquet, json, jsonl, json.gz, jsonl.gz)"
+        add("--source", metavar="FOLDER", help=folder)
+        add("--train", nargs="+", default=[], metavar="FILE", help="files of the train split")
+        add("--test", nargs="+", default=[], metavar="FILE", help="files of the test split")
+        add("--hub", metavar="ID", help=f"dataset on the Hugging Face hub, if no files are given [{task.hub.id}]")
+        add("--hub-config", metavar="NAME", help=f"its configuration [{task.hub.config}]")
+        held_out = "hold out N train questions as the test split (by a hash of the question); ignores another"
+        add("--test-size", type=int, metavar="N", help=held_out)
+        renamed = "read the file's column THEIRS as the column OURS above"
+        add("--rename", action="append", default=[], metavar="THEIRS=OURS", help=renamed)
         shown = f" [{task.data_source}]" if task.data_source else ""
-        flags.add_argument(
-            "--data-source", metavar="NAME", help=f"data_source of the rows, which picks the scorer{shown}"
-        )
+        add("--data-source", metavar="NAME", help=f"data_source of the rows, which picks the scorer{shown}")
     else:
-        flags.add_argument("--train-size", type=int, default=TRAIN_SIZE, metavar="N", help=f"rows [{TRAIN_SIZE}]")
-        flags.add_argument("--test-size", type=int, default=TEST_SIZE, metavar="N", help=f"rows [{TEST_SIZE}]")
-        flags.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same rows [0]")
+        add("--train-size", type=int, default=TRAIN_SIZE, metavar="N", help=f"rows [{TRAIN_SIZE}]")
+        add("--test-size", type=int, default=TEST_SIZE, metavar="N", help=f"rows [{TEST_SIZE}]")
+        add("--seed", type=int, default=0, metavar="N", help="the same seed gives the same rows [0]")
     for option in task.options:
         flag = f"--{option.name.replace('_', '-')}"
         if isinstance(option.default, bool):
-            flags.add_argument(flag, action="store_true", help=option.help)
+            add(flag, action="store_true", help=option.help)
         else:
             shown = f" [{option.default}]" if option.default != "" else ""
             kind = type(option.default)
-            flags.add_argument(flag, type=kind, default=option.default, metavar="X", help=f"{option.help}{shown}")
+            add(flag, type=kind, default=option.default, metavar="X", help=f"{option.help}{shown}")
     return flags
-
-
-def _add_origin(flags: FlagParser, hub_id: str, hub_config: str) -> None:
-    add = flags.add_argument
-    add("--source", metavar="FOLDER", help="a folder with train.* and test.* (parquet, json, jsonl, json.gz, jsonl.gz)")
-    add("--train", nargs="+", default=[], metavar="FILE", help="files of the train split")
-    add("--test", nargs="+", default=[], metavar="FILE", help="files of the test split")
-    add("--hub", metavar="ID", help=f"dataset on the Hugging Face hub, if no files are given [{hub_id}]")
-    add("--hub-config", metavar="NAME", help=f"its configuration [{hub_config}]")
-    held_out = "hold out N train questions as the test split (by a hash of the question); ignores another"
-    add("--test-size", type=int, metavar="N", help=held_out)
-    renamed = "read the file's column THEIRS as the column OURS above"
-    add("--rename", action="append", default=[], metavar="THEIRS=OURS", help=renamed)
 
 
 def describe(name: str) -> str:
@@ -140,28 +128,25 @@ def describe(name: str) -> str:
 
 
 def overview() -> str:
-    """The text of `burnish data make --help`."""
     from burnish.data.tasks import TASKS
 
     width = max(map(len, TASKS)) + 2
-    return "\n".join(
-        [
-            "usage: burnish data make TASK --out FOLDER […]",
-            "",
-            "Writes FOLDER/train.parquet and FOLDER/test.parquet with the rows that `burnish ppo` reads.",
-            "",
-            "tasks:",
-            *(f"  {name:<{width}}{summary}" for name, summary in TASKS.items()),
-            "",
-            "examples:",
-            "  burnish data make gsm8k --out data/gsm8k",
-            "  burnish data make gsm8k --source ~/downloads/gsm8k --out data/gsm8k",
-            "  burnish data make math --train math_train.json --test-size 500 --out data/math",
-            "  burnish data make countdown --train-size 10000 --test-size 500 --seed 1 --out data/countdown",
-            "",
-            "`burnish data make TASK --help` shows what a task reads, and its flags.",
-        ]
-    )
+    tasks = "\n".join(f"  {name:<{width}}{summary}" for name, summary in TASKS.items())
+    return f"""\
+usage: burnish data make TASK --out FOLDER […]
+
+Writes FOLDER/train.parquet and FOLDER/test.parquet with the rows that `burnish ppo` reads.
+
+tasks:
+{tasks}
+
+examples:
+  burnish data make gsm8k --out data/gsm8k
+  burnish data make gsm8k --source ~/downloads/gsm8k --out data/gsm8k
+  burnish data make math --train math_train.json --test-size 500 --out data/math
+  burnish data make countdown --train-size 10000 --test-size 500 --seed 1 --out data/countdown
+
+`burnish data make TASK --help` shows what a task reads, and its flags."""
 
 
 def script(name: str) -> int:
@@ -170,7 +155,6 @@ def script(name: str) -> int:
 
 
 def script_words(name: str, argv: list[str]) -> list[str]:
-    """The command line of a script as that of `burnish data make`."""
     from burnish.data.tasks import load
     from burnish.data.tasks.task import FileTask
 

@@ -1,13 +1,9 @@
-"""`burnish <command> …`: the table of commands and nothing that a command needs.
-
-Consumes the command line; passes the rest of it to the command's own `main(argv)`, imported when it is called. What
-users type after `ppo`, `sft`, `rm`, `generate` and `eval` is Hydra's grammar, read by `burnish/config`; the other
-commands have flags (`entry/arguments.py`).
-"""
+"""`burnish <command> …`: the table of commands. The rest of the command line goes to the command's own `main(argv)`,
+which is imported when it is called."""
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,21 +19,22 @@ class CliCommand:
     """One line of `burnish --help`. Without `module` and `parts` the command is not available yet."""
 
     summary: str
-    module: str | None = None  # whose `main` takes the rest of the command line
+    module: str | None = None  # whose `main`, or the function after a colon, takes the rest of the command line
     parts: Mapping[str, "CliCommand"] = field(default_factory=dict)  # `burnish data make`
     examples: tuple[str, ...] = ()  # of a command with parts
     more: str = "Every command has --help."
 
     def load(self) -> Any:
-        return importlib.import_module(str(self.module)).main
+        module, _, name = str(self.module).partition(":")
+        return getattr(importlib.import_module(module), name or "main")
 
 
 DATA = CliCommand(
     "make, check and show datasets",
     parts={
         "make": CliCommand("make rows from a known dataset, your files, or a seed", "burnish.cli.data_make"),
-        "check": CliCommand("report what is in a file and what is wrong with it", "burnish.cli.data_check"),
-        "show": CliCommand("print rows in readable form", "burnish.cli.data_show"),
+        "check": CliCommand("report what is in a file and what is wrong with it", "burnish.cli.data:check"),
+        "show": CliCommand("print rows in readable form", "burnish.cli.data:show"),
     },
     examples=(
         "burnish data make gsm8k --out data/gsm8k",
@@ -49,8 +46,8 @@ DATA = CliCommand(
 RETRIEVER = CliCommand(
     "index and search passages, and serve them to the search agent",
     parts={
-        "index": CliCommand("build the index of a corpus of passages", "burnish.cli.retriever_index"),
-        "query": CliCommand("search an index and print the passages with scores", "burnish.cli.retriever_query"),
+        "index": CliCommand("build the index of a corpus of passages", "burnish.cli.retriever:index"),
+        "query": CliCommand("search an index and print the passages with scores", "burnish.cli.retriever:query"),
         "serve": CliCommand("run the retrieval server for the search agent", "burnish.search.serve_command"),
     },
     examples=(
@@ -72,8 +69,8 @@ COMMANDS = {
     "chat": CliCommand("chat with a model or checkpoint in the terminal", "burnish.cli.chat"),
     "serve": CliCommand("serve a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve"),
     "data": DATA,
-    "status": CliCommand("show what a run is doing, what it waits for, or how it ended", "burnish.cli.status"),
-    "replay": CliCommand("re-run a NaN/Inf update that a run dumped", "burnish.cli.replay"),
+    "status": CliCommand("show what a run is doing, what it waits for, or how it ended", "burnish.cli.runs:status"),
+    "replay": CliCommand("re-run a NaN/Inf update that a run dumped", "burnish.cli.runs:replay"),
     "retriever": RETRIEVER,
     "dashboard": CliCommand("browse runs and trajectories"),
 }
@@ -117,35 +114,31 @@ def available(commands: Mapping[str, CliCommand] = COMMANDS) -> list[str]:
 
 
 def overview() -> str:
-    """The text of `burnish --help`."""
     later = [name for name in COMMANDS if name not in available()]
-    return "\n".join(
-        [
-            "burnish: reinforcement learning for language models",
-            "",
-            "usage: burnish <command> [key=value …]",
-            "",
-            "commands:",
-            *lines(COMMANDS, available()),
-            "",
-            "not available yet:",
-            *lines(COMMANDS, later),
-            "",
-            "`burnish ppo --help` lists its keys, `burnish ppo --help rollout` those of one section.",
-            "`--debug` shows a traceback with an error; `--version` prints the version.",
-        ]
-    )
+    return f"""\
+burnish: reinforcement learning for language models
+
+usage: burnish <command> [key=value …]
+
+commands:
+{lines(COMMANDS, available())}
+
+not available yet:
+{lines(COMMANDS, later)}
+
+`burnish ppo --help` lists its keys, `burnish ppo --help rollout` those of one section.
+`--debug` shows a traceback with an error; `--version` prints the version."""
 
 
 def overview_of(name: str, group: CliCommand) -> str:
-    """The text of `burnish data --help`."""
-    usage = [f"usage: {name} <command> …", "", "commands:", *lines(group.parts, group.parts), "", "examples:"]
-    return "\n".join([*usage, *(f"  {line}" for line in group.examples), "", group.more])
+    examples = "\n".join(f"  {line}" for line in group.examples)
+    commands = lines(group.parts, group.parts)
+    return f"usage: {name} <command> …\n\ncommands:\n{commands}\n\nexamples:\n{examples}\n\n{group.more}"
 
 
-def lines(commands: Mapping[str, CliCommand], names: Any) -> list[str]:
+def lines(commands: Mapping[str, CliCommand], names: Iterable[str]) -> str:
     width = max(map(len, commands)) + 2
-    return [f"  {name:<{width}}{commands[name].summary}" for name in names]
+    return "\n".join(f"  {name:<{width}}{commands[name].summary}" for name in names)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,7 @@
-"""`burnish quickstart`: a small model that comes with burnish learns by RL, on a CPU, in minutes.
+"""`burnish quickstart`: a small model that comes with burnish learns by RL, on a CPU, in minutes (docs/quickstart.md).
 
-The model (`burnish/models/nano`, made by `make nano`) was fine-tuned to work sums out digit by digit, and then to guess
-a number instead. It can do sums, but mostly does not. The run gives it questions and a reward for the right number,
-nothing else: GRPO finds that working it out pays. Accuracy is exact match, sampled at temperature 1, on questions that
-neither fine-tuning nor RL trained on.
-
-`--task search` and `--task calculator` do the same with a model that can search and call a tool (quickstart_agents.py).
-It is an ordinary `burnish ppo` run; the command is printed.
+It can do sums, but was fine-tuned to guess instead; GRPO, with a reward for the right number alone, finds that working
+it out pays. It is an ordinary `burnish ppo` run; the command is printed.
 """
 
 import argparse
@@ -15,6 +10,7 @@ import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -65,8 +61,6 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Result:
-    """Accuracy of one seed before and after."""
-
     seed: int
     before: float
     after: float
@@ -116,7 +110,6 @@ def learn(seed: int, folder: Path, lesson: Lesson, options: argparse.Namespace) 
 
 
 def train(overrides: list[str]) -> None:
-    """`burnish ppo`, in this process."""
     from burnish.config.load import load_ppo
     from burnish.trainer import setup
 
@@ -128,17 +121,16 @@ def train(overrides: list[str]) -> None:
     trainer.fit()
 
 
-def write_data(seed: int, folder: Path, held_out: int) -> None:
-    """The question files of the arithmetic task."""
+def write_rows(task: str, seed: int, folder: Path, held_out: int) -> None:
+    """The question files of a generated task."""
     from burnish.data.files import write_parquet
-    from burnish.data.tasks import arithmetic
 
-    write_parquet(arithmetic.rows("train", 4096, seed), folder / "data" / "train.parquet")
-    write_parquet(arithmetic.rows("test", held_out, seed=0), folder / "data" / "test.parquet")
+    rows = import_module(f"burnish.data.tasks.{task}").rows
+    write_parquet(rows("train", 4096, seed), folder / "data" / "train.parquet")
+    write_parquet(rows("test", held_out, seed=0), folder / "data" / "test.parquet")
 
 
 def job(seed: int, folder: Path, steps: int) -> list[str]:
-    """The keys of the arithmetic run."""
     lengths = ["data.max_prompt_length=32", "data.max_response_length=64"]
     return [*common_keys(seed, folder, steps, NANO, "2e-5"), *lengths]
 
@@ -165,7 +157,7 @@ def common_keys(seed: int, folder: Path, steps: int, model: Path, lr: str) -> li
     ]
 
 
-ARITHMETIC = Lesson(INTRODUCTION, "GRPO on three-digit sums", ACCURACY, write_data, job)
+ARITHMETIC = Lesson(INTRODUCTION, "GRPO on three-digit sums", ACCURACY, partial(write_rows, "arithmetic"), job)
 
 
 def find_lesson(task: str) -> Lesson:
@@ -175,7 +167,6 @@ def find_lesson(task: str) -> Lesson:
 
 
 def as_typed(overrides: list[str]) -> str:
-    """The command for a shell, one key per line."""
     return " \\\n    ".join(["burnish ppo", *map(shlex.quote, overrides)])
 
 

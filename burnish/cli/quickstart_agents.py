@@ -1,13 +1,5 @@
-"""`burnish quickstart --task search` and `--task calculator`: a small model learns to search and to call a tool.
-
-The model (`burnish/models/nano_agent`, made by examples/nano/make_nano_agent.py) was fine-tuned to look names up and to
-call a calculator, and then to guess, or to write malformed searches and calls. GRPO rewards right answers only, which
-cannot be guessed.
-
-The facts of the search task are made for the run, with names that the model has never seen; accuracy is measured on
-people that no training question is about. `serving` starts the retrieval server as a separate process, yields the key
-with its address, and always ends the process.
-"""
+"""`burnish quickstart --task search` and `--task calculator`: a small model (examples/nano/make_nano_agent.py) learns
+to search and to call a tool. The facts of the search task are made for the run, and served by a separate process."""
 
 import json
 import re
@@ -18,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from burnish.cli.quickstart import Lesson, Share, common_keys
+from burnish.cli.quickstart import Lesson, Share, common_keys, write_rows
 from burnish.errors import BurnishError
 
 NANO_AGENT = Path(__file__).parents[1] / "models" / "nano_agent"
@@ -70,15 +63,6 @@ def search_job(seed: int, folder: Path, steps: int) -> list[str]:
         f"max_turns={TURNS}",
         f"retriever.topk={TOPK}",
     ]
-
-
-def write_products(seed: int, folder: Path, held_out: int) -> None:
-    """The question files of the calculator task."""
-    from burnish.data.files import write_parquet
-    from burnish.data.tasks import calculator
-
-    write_parquet(calculator.rows("train", 4096, seed), folder / "data" / "train.parquet")
-    write_parquet(calculator.rows("test", held_out, seed=0), folder / "data" / "test.parquet")
 
 
 def calculator_job(seed: int, folder: Path, steps: int) -> list[str]:
@@ -141,7 +125,6 @@ def is_healthy(url: str) -> bool:
 
 
 def end(server: "subprocess.Popen[bytes]") -> None:
-    """Terminate the process, then kill it."""
     server.terminate()
     try:
         server.wait(STOP_S)
@@ -164,7 +147,7 @@ CALCULATOR = Lesson(
     CALCULATOR_INTRODUCTION,
     "GRPO on products, with a calculator",
     "val-core/multiply/acc/mean@1",
-    write_products,
+    partial(write_rows, "calculator"),
     calculator_job,
     shares=(Share("answers with a valid call", lambda text: CALLED.search(text) is not None),),
 )

@@ -1,18 +1,12 @@
-"""The bounds of `algorithm.rollout_correction`: from what a user wrote to numbers, before a model is loaded.
+"""The bounds of `algorithm.rollout_correction` (docs/rollout-correction.md), from what a user wrote to numbers.
 
     rollout_is_threshold     2.0                    weights are cut to 2 (TIS)
                              0.5_2.0                weights outside 0.5..2 become 0 (IcePop)
-    rollout_rs               token_k1,seq_mean_k3   a rejection mask or several, as text or as a list
-    rollout_rs_threshold     0.5_2.0,0.01           one for each of them, or one for all
+    rollout_rs_threshold     0.5_2.0,0.01           one for each mask of rollout_rs, or one for all
 
-`weight_bounds` and `rejections` read these keys. A k1 mask takes lower_upper, or a single u that stands for 1/u..u,
-both as ratios of probabilities; k2 and k3 are never negative and take one upper bound.
-
-A ratio of 1 is where both policies agree, so bounds that leave it out are refused.
-
-An underscore between digits is a separator to YAML: in a recipe 0.5_2 arrives as the number 0.52, which is refused, but
-1_2.0 as 12, which is a cap like any other. So quote a band there ("1_2.0"), and in a section that is set as a whole
-(`algorithm.rollout_correction={…}`). Set by its own key on the command line it stays text, see `command.keep_text`.
+A k1 mask takes lower_upper, or a single u that stands for 1/u..u, as ratios of probabilities; k2 and k3 take one upper
+bound. Bounds that leave out 1, where both policies agree, are refused. YAML takes an underscore between digits for a
+separator: 0.5_2 in a recipe arrives as 0.52, which is refused, but 1_2.0 as the cap 12, so a band is quoted there.
 """
 
 import math
@@ -44,11 +38,8 @@ class WeightBounds:
 
 @dataclass(frozen=True)
 class Rejection:
-    """One rejection mask: which statistic, and the bounds it must lie in.
-
-    The bounds are those of the statistic itself, so for k1 the logarithms of what the user wrote; k2 and k3 have 0 as
-    their lower bound.
-    """
+    """One rejection mask: which statistic, and the bounds it must lie in. The bounds are those of the statistic itself,
+    so for k1 the logarithms of what the user wrote; k2 and k3 have 0 as their lower bound."""
 
     name: str  # as in `rollout_rs`: seq_mean_k3
     level: str  # token, seq_sum, seq_mean, seq_max

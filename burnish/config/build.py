@@ -1,39 +1,46 @@
-"""From the keys that were set to configuration objects.
-
-`build(given, root, ...)` takes the sparse, nested mapping that Hydra composed from recipe and command line. It rewrites
-other spellings, refuses what is unsupported or unknown, converts every value, refuses what is not available yet, and
-produces a plain dataclass tree with the keys that were set and notices for the user. All mistakes of one kind
-are reported together.
-"""
+"""From the sparse, nested mapping that Hydra composed to a configuration, the keys that were set, and notices: other
+spellings are rewritten, unsupported, unknown and unavailable keys refused, values converted. All mistakes of one kind
+are reported together."""
 
 import copy
+import dataclasses
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from burnish.config.aliases import Rewrite
-from burnish.config.key import KnownKey, keys_of, write
+from burnish.config.aliases import Rewrite, why_unsupported
+from burnish.config.command import RESOLVED, Flags
+from burnish.config.key import KnownKey, keys_of, read, write
 from burnish.config.nearest import nearest
-from burnish.config.unsupported import why_unsupported
 from burnish.config.values import convert, show
 from burnish.errors import ConfigError, NotAvailable
 
-Config = TypeVar("Config")
+log = logging.getLogger(__name__)
+
+Config = TypeVar("Config", bound=Any)
 
 
 @dataclass
-class Built(Generic[Config]):
-    """A configuration, the keys that were set in it with their values, and notices for the user."""
+class Loaded(Generic[Config]):
+    """One job: its configuration, the keys that a user or recipe set (as they were set), notices for the user, flags.
+    `given` stays as it is while the configuration is finished, so that it reproduces the job: it is what recipe.yaml of
+    a run holds."""
 
     config: Config
     given: dict[str, Any]
-    notices: list[str]
+    notices: list[str] = field(default_factory=list)
+    flags: Flags = field(default_factory=Flags)
 
     @property
     def explicit(self) -> frozenset[str]:
-        """The names of the keys that were set."""
         return frozenset(self.given)
+
+    def tell(self) -> None:
+        """Print what was renamed, switched on, planned, or has no effect."""
+        for notice in self.notices:
+            log.info("%s", notice)
 
 
 def build(
@@ -41,19 +48,25 @@ def build(
     root: Callable[[], Config],
     aliases: Mapping[str, str | Rewrite],
     typed: frozenset[str] = frozenset(),
-) -> Built[Config]:
+) -> Loaded[Config]:
     """Make a `root` from the keys in `given`; `typed` names those that came from the command line and win."""
     known = keys_of(root)
     flat = flatten(given, known)
     flat, notices = rewrite_aliases(flat, aliases, typed)
-    refuse_unknown(flat, known)
+    problems = [complaint(name, known) for name in flat if name not in known]
+    if problems:
+        raise ConfigError("\n".join(problems))
     values = convert_all(resolve(flat, known), known)
     refuse_unavailable(values, known)
-    notices += describe_inert(frozenset(values), known)
+    reasons: dict[str, list[str]] = defaultdict(list)  # why keys have no effect
+    for name, about in known.items():
+        if name in values and about.about.inert:
+            reasons[about.about.inert].append(name)
+    notices += [f"no effect: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
     config = root()
     for name, value in values.items():
         write(config, name, copy.deepcopy(value))
-    return Built(config, values, notices)
+    return Loaded(config, values, notices)
 
 
 def flatten(given: Mapping[str, Any], known: Mapping[str, KnownKey], prefix: str = "") -> dict[str, Any]:
@@ -97,20 +110,13 @@ def _is_typed(name: str, typed: frozenset[str]) -> bool:
     return any(name == other or name.startswith(other + ".") for other in typed)
 
 
-def refuse_unknown(names: Mapping[str, Any], known: Mapping[str, KnownKey]) -> None:
-    """Unsupported keys with their reason, unknown ones with the nearest known."""
-    problems = [complaint(name, known) for name in names if name not in known]
-    if problems:
-        raise ConfigError("\n".join(problems))
-
-
 def complaint(name: str, known: Mapping[str, KnownKey]) -> str:
     """Why a key that is not in the tree cannot be set."""
     if reason := why_unsupported(name):
         return f"key {name!r} is not supported: {reason}"
     inside = [other for other in known if other.startswith(name + ".")]
     if inside:
-        return f"{name!r} is a section, not a key; its keys are {', '.join(other for other in inside[:5])}"
+        return f"{name!r} is a section, not a key; its keys are {', '.join(inside[:5])}"
     owner = next((other for other in known if name.startswith(other + ".")), None)
     if owner is not None:
         return f"{owner!r} is a key, not a section: there is no {name!r}"
@@ -138,7 +144,6 @@ def resolve(flat: Mapping[str, Any], known: Mapping[str, KnownKey]) -> dict[str,
 
 
 def convert_all(flat: Mapping[str, Any], known: Mapping[str, KnownKey]) -> dict[str, Any]:
-    """Every value in the type of its key."""
     values, problems = {}, []
     for name, raw in flat.items():
         if raw == "???":
@@ -158,25 +163,46 @@ def refuse_unavailable(values: Mapping[str, Any], known: Mapping[str, KnownKey])
     asked: dict[str, list[str]] = defaultdict(list)
     instead: dict[str, str] = {}
     for name, value in values.items():
-        if what := missing_capability(known[name], value):
+        about, what = known[name].about, known[name].about.later
+        if isinstance(what, Mapping):
+            what = what.get(value) if isinstance(value, str) else None
+        elif value == known[name].default or value in about.now:
+            what = None
+        if what:
             asked[what].append(f"{name}={show(value)}")
-            instead[what] = known[name].about.instead
+            instead[what] = about.instead
     for what, keys in asked.items():
         raise NotAvailable(f"{what} (asked for by {', '.join(keys)})", instead[what])
 
 
-def missing_capability(known: KnownKey, value: Any) -> str | None:
-    """The capability that a value asks for and this version lacks."""
-    later = known.about.later
-    if isinstance(later, Mapping):
-        return later.get(value) if isinstance(value, str) else None
-    return None if later is None or value == known.default or value in known.about.now else later
+def explain(config: Any, explicit: frozenset[str] = frozenset()) -> str:
+    """What differs from the defaults, a line per key. A key left null or auto and filled in since is still at its
+    default; one that another key changed is marked."""
+    changed = {
+        name: (read(config, name), name in explicit)
+        for name, known in keys_of(type(config)).items()
+        if read(config, name) != known.default and (name in explicit or known.default not in (None, "auto"))
+    }
+    width = max((len(name) for name in changed), default=0)
+    return "\n".join(
+        f"{name:<{width}}  {show(value)}{'' if was_set else '  (follows from other keys)'}"
+        for name, (value, was_set) in changed.items()
+    )
 
 
-def describe_inert(explicit: frozenset[str], known: Mapping[str, KnownKey]) -> list[str]:
-    """One line per reason, with the keys that have no effect for it."""
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for name, about in known.items():
-        if name in explicit and about.about.inert:
-            reasons[about.about.inert].append(name)
-    return [f"no effect: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+def to_yaml(config: Any) -> str:
+    """Every key with its value. For reading, not for running again: it does not show which keys were set. The first
+    line states this; `command.py` refuses a recipe that begins with it."""
+    from omegaconf import OmegaConf
+
+    return f"{RESOLVED}\n{OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))}"
+
+
+def to_recipe(given: Mapping[str, Any]) -> str:
+    """The keys that were set, by dotted name, as a recipe: it reproduces the run, and takes overrides."""
+    from omegaconf import OmegaConf
+
+    recipe = OmegaConf.create({})
+    for name, value in given.items():
+        OmegaConf.update(recipe, name, value, force_add=True)
+    return OmegaConf.to_yaml(recipe)

@@ -1,12 +1,10 @@
-"""Configuration against the world: the data files and the model it names.
-
-The facts come in from outside (`data.files.describe`, `models.facts.read_model_facts`), so that nothing here opens a
-file or imports what does.
-"""
+"""Configuration against the data files and the model it names. The facts come in from outside (`data.files.describe`,
+`models.facts.read_model_facts`): nothing here opens a file."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from burnish.config.passes import ModelFacts
 from burnish.config.placement import ulysses_of
 from burnish.config.ppo import ACTOR_MODEL, REWARD_MODEL, PPOConfig
 from burnish.config.supervised import SupervisedConfig
@@ -22,25 +20,9 @@ class FileColumns(Protocol):
     def columns(self) -> Sequence[str]: ...
 
 
-class ContextFacts(Protocol):
-    """How long a model's sequences may be; None where its folder does not say."""
-
-    @property
-    def context(self) -> int | None: ...
-
-
-class HeadFacts(Protocol):
-    """How many heads a model's attention has."""
-
-    @property
-    def heads(self) -> int: ...
-
-
 def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], FileColumns]) -> int:
-    """The files exist, have rows and the columns that are read; returns the number of training rows used.
-
-    `describe` raises DataError for a file that is missing or unreadable.
-    """
+    """The files exist, have rows and the columns that are read; returns the number of training rows used. `describe`
+    raises DataError for a file that is missing or unreadable."""
     data = config.data
     total = sum(_check_file(config, "data.train_files", file, describe) for file in data.train_files)
     for file in data.val_files or []:
@@ -74,11 +56,9 @@ def _check_column(file: str, facts: FileColumns, column: str, key: str) -> None:
         )
 
 
-def check_model(config: PPOConfig, key: str, facts: ContextFacts) -> list[str]:
-    """Prompt and response fit the context of a model of the run (`PPOConfig.models`).
-
-    A reward model may read less, because a conversation that is too long for it loses its start: returns a notice.
-    """
+def check_model(config: PPOConfig, key: str, facts: ModelFacts) -> list[str]:
+    """Prompt and response fit the context of a model of the run (`PPOConfig.models`). A reward model may read less,
+    because a conversation that is too long for it loses its start: returns a notice."""
     data, path = config.data, config.models[key].path
     longest = data.max_prompt_length + data.max_response_length
     if key == REWARD_MODEL:
@@ -91,7 +71,7 @@ def check_model(config: PPOConfig, key: str, facts: ContextFacts) -> list[str]:
     return []
 
 
-def check_heads(config: PPOConfig, key: str, facts: HeadFacts) -> None:
+def check_heads(config: PPOConfig, key: str, facts: ModelFacts) -> None:
     """Processes that share the sequences of a model exchange its heads, so each must get as many."""
     size = ulysses_of(config, key)
     if facts.heads % size:

@@ -5,12 +5,14 @@ from typing import Any
 
 from burnish.config.key import Keys, key, section
 
+ORDER, EXPERIENCE, VALIDATE = "data/order.py", "trainer/experience.py", "trainer/validate.py"
+BATCHES = "config/rules/batch.py"
 TRUNCATION = ("error", "left", "right", "middle")
 ON_FULL = ("drop_oldest", "drop_new")
 
 
 @dataclass
-class CurriculumConfig(Keys, reader="data/order.py"):
+class CurriculumConfig(Keys, reader=ORDER):
     """Rows sorted into stages by a column; each stage is trained on before the next."""
 
     stages: list[Any] | None = key(None, "values of the column, in the order to train on")
@@ -27,7 +29,7 @@ class CustomClassConfig(Keys, reader="data/dataset.py"):
 
 
 @dataclass
-class SamplerConfig(Keys, reader="data/order.py"):
+class SamplerConfig(Keys, reader=ORDER):
     """A user's own order of rows."""
 
     class_path: str | None = key(None, "Python file or module with the class", path=True)
@@ -38,7 +40,7 @@ class SamplerConfig(Keys, reader="data/order.py"):
 class AugmentConfig(Keys, reader="data/augment.py"):
     """Prompts that reward functions and agent loops add while training."""
 
-    enable: bool = key(False, "train on the `new_prompts` they return", reader="trainer/augment.py")
+    enable: bool = key(False, "train on the `new_prompts` they return", "trainer/augment.py")
     buffer_size: int = key(1024, "most prompts that wait in the buffer", low=1)
     share: float = key(0.5, "largest share of a batch's prompts that comes from the buffer", above=0, high=1)
     on_full: str = key("drop_oldest", "which prompt is dropped when the buffer is full", choices=ON_FULL)
@@ -51,27 +53,21 @@ class DataConfig(Keys, reader="data/dataset.py"):
     train_files: list[str] = key(None, "training rows: parquet, json or jsonl; one or a list", path=True)
     val_files: list[str] = key(None, "validation rows; null: no validation", path=True)
     dataset_weights: list[float] | None = key(
-        None, "share of each training file in the prompts drawn; null: as they come", reader="data/order.py"
+        None, "share of each training file in the prompts drawn; null: as they come", ORDER
     )
     curriculum: CurriculumConfig = section(CurriculumConfig)
     prompt_key: str = key("prompt", "column with the prompt (a string or chat messages)")
-    reward_fn_key: str = key(
-        "data_source", "column that picks the scorer of a row", reader="rewards/managers/__init__.py"
-    )
-    max_prompt_length: int = key(512, "longest prompt, in tokens", reader="config/data.py", low=1)
-    max_response_length: int = key(512, "longest response, in tokens", reader="config/rules/sampling.py", low=1)
-    train_batch_size: int = key(1024, "prompts per training step", reader="trainer/experience.py", low=1)
-    gen_batch_size: int = key(
-        None, "prompts drawn per generation round; null: train_batch_size", reader="config/rules/batch.py", low=1
-    )
-    val_batch_size: int | None = key(
-        None, "validation prompts generated at a time; null: all", reader="trainer/validate.py", low=1
-    )
+    reward_fn_key: str = key("data_source", "column that picks the scorer of a row", "rewards/managers/__init__.py")
+    max_prompt_length: int = key(512, "longest prompt, in tokens", "config/data.py", low=1)
+    max_response_length: int = key(512, "longest response, in tokens", "config/rules/sampling.py", low=1)
+    train_batch_size: int = key(1024, "prompts per training step", EXPERIENCE, low=1)
+    gen_batch_size: int = key(None, "prompts drawn per generation round; null: train_batch_size", BATCHES, low=1)
+    val_batch_size: int | None = key(None, "validation prompts generated at a time; null: all", VALIDATE, low=1)
     train_max_samples: int = key(-1, "training rows used; -1: all", low=-1)
     val_max_samples: int = key(-1, "validation rows used; -1: all", low=-1)
-    shuffle: bool = key(True, "draw training rows in random order", reader="data/order.py")
-    validation_shuffle: bool = key(False, "validate in random order", reader="trainer/validate.py")
-    seed: int = key(1, "seed of the order of rows", reader="data/order.py", low=0)
+    shuffle: bool = key(True, "draw training rows in random order", ORDER)
+    validation_shuffle: bool = key(False, "validate in random order", VALIDATE)
+    seed: int = key(1, "seed of the order of rows", ORDER, low=0)
     filter_overlong_prompts: bool = key(False, "leave out rows whose prompt is over the limit")
     filter_overlong_prompts_workers: int | None = key(
         None, "processes that filter", inert="prompts are measured in this process"
@@ -80,8 +76,8 @@ class DataConfig(Keys, reader="data/dataset.py"):
         None, "processes that load rows", inert="rows are held in memory; there is nothing to load"
     )
     truncation: str = key("error", "what to do with a prompt over the limit", choices=TRUNCATION)
-    image_key: str = key("images", "column with images", reader="data/row.py", later="images in prompts")
-    video_key: str = key("videos", "column with videos", reader="data/row.py", later="videos in prompts")
+    image_key: str = key("images", "column with images", "data/dataset.py", later="images in prompts")
+    video_key: str = key("videos", "column with videos", "data/dataset.py", later="videos in prompts")
     custom_cls: CustomClassConfig = section(CustomClassConfig)
     sampler: SamplerConfig = section(SamplerConfig)
     augment: AugmentConfig = section(AugmentConfig)
@@ -93,29 +89,26 @@ class DataConfig(Keys, reader="data/dataset.py"):
         None,
         "prompt tokens at most, where max_prompt_length + max_response_length is the context that the prompt, all "
         "turns (each at most max_response_length) and observations share; null: prompt and response have a limit each",
-        reader="config/data.py",
+        "config/data.py",
         low=1,
     )
     max_obs_length: int | None = key(
         None,
         "longest result of one search, in tokens, including its tags; null: no limit",
-        reader="agents/loops/search.py",
+        "agents/loops/search.py",
         low=1,
     )
 
     @property
     def start_limit(self) -> int:
-        """Tokens of a prompt at most."""
         return min(self.max_start_length or self.max_prompt_length, self.max_prompt_length)
 
     @property
     def start_limit_key(self) -> str:
-        """The key that sets this limit, for messages."""
         return "data.max_prompt_length" if self.start_limit == self.max_prompt_length else "data.max_start_length"
 
     @property
     def response_limit_key(self) -> str:
-        """The key that limits a response, for messages."""
         if self.start_limit == self.max_prompt_length:
             return "data.max_response_length"
         return "data.max_prompt_length + data.max_response_length - data.max_start_length"

@@ -1,10 +1,6 @@
-"""What is known about a rollout engine before one is made: the keys it takes and ignores, its rules, its memory and
-what it can do.
-
-An engine is a folder in `rollout/` whose `spec.py`, which imports no torch, has an `EngineSpec` called `SPEC`, and a
-line in the table `ENGINES` of `rollout/__init__.py`. `engine_spec(name)` imports table and spec when they are asked
-for, by name: the configuration itself depends on no engine.
-"""
+"""What is known about a rollout engine before one is made. Its folder in `rollout/` has a `spec.py`, without torch,
+with an `EngineSpec` called `SPEC`; `ENGINES` in `rollout/__init__.py` lists them. `engine_spec(name)` imports table and
+spec by name, when they are asked for: the configuration itself depends on no engine."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,7 +8,7 @@ from importlib import import_module
 from burnish.config.model import ModelConfig
 from burnish.config.nearest import nearest
 from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
-from burnish.config.rules.given import Given
+from burnish.config.rules import Given
 from burnish.config.values import show
 from burnish.errors import ConfigError, NotAvailable
 
@@ -42,40 +38,23 @@ class RolloutLoad:
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """One engine. The defaults are those of an engine in the trainer's process without a KV pool.
+    """One engine. The defaults are those of an engine in the trainer's process without a KV pool."""
 
-    name                its value in `rollout.name`, and its folder in `rollout/`
-    path                its class, as package.module:name
-    label               what messages call it
-    own_weights         it has a copy of the weights, in separate processes, that `publish` sends
-    in_flight_updates   it takes new weights while requests run, which continue under them
-    several_devices     one engine may span `tensor_model_parallel_size` devices
-    lora                it generates with a LoRA adapter
-    deterministic       the same requests give the same tokens and log-probs, bit for bit
-    own_kernels         it generates with burnish's kernels, which are compiled before the first step on a GPU
-    has_pool            memory for keys and values is allocated before they are needed
-    frees_memory        the devices on which `free_cache_engine` gives the memory of the engine back
-    attention           values of `model.attn_implementation` that it takes; empty: all
-    temperatures        lowest and highest that it samples at; None: any
-    ignores             keys of `rollout` that have no effect, each group after its reason
-    ignores_on_cpu      and those that have none on a CPU
-    """
-
-    name: str
-    path: str
-    label: str
-    own_weights: bool = False
-    in_flight_updates: bool = False
-    several_devices: bool = False
-    lora: bool = True
-    deterministic: bool = True
-    own_kernels: bool = False
-    has_pool: bool = False
-    frees_memory: tuple[str, ...] = ()
-    attention: tuple[str, ...] = ()
-    temperatures: tuple[float, float] | None = None
-    ignores: tuple[tuple[str, ...], ...] = ()
-    ignores_on_cpu: tuple[tuple[str, ...], ...] = ()
+    name: str  # its value in `rollout.name`, and its folder in `rollout/`
+    path: str  # its class, as package.module:name
+    label: str  # what messages call it
+    own_weights: bool = False  # it has a copy of the weights, in separate processes, that `publish` sends
+    in_flight_updates: bool = False  # it takes new weights while requests run, which continue under them
+    several_devices: bool = False  # one engine may span `tensor_model_parallel_size` devices
+    lora: bool = True  # it generates with a LoRA adapter
+    deterministic: bool = True  # the same requests give the same tokens and log-probs, bit for bit
+    own_kernels: bool = False  # it generates with burnish's kernels, compiled before the first step on a GPU
+    has_pool: bool = False  # memory for keys and values is allocated before they are needed
+    frees_memory: tuple[str, ...] = ()  # the devices on which `free_cache_engine` gives its memory back
+    attention: tuple[str, ...] = ()  # values of `model.attn_implementation` that it takes; empty: all
+    temperatures: tuple[float, float] | None = None  # lowest and highest that it samples at; None: any
+    ignores: tuple[tuple[str, ...], ...] = ()  # keys of `rollout` without effect, each group after its reason
+    ignores_on_cpu: tuple[tuple[str, ...], ...] = ()  # and those that have none on a CPU
 
     def check_installed(self, asked: str, choice: str) -> None:
         """ConfigError where a package that it needs is missing or too old. `asked` is what asks for the engine;
@@ -150,12 +129,10 @@ class EngineSpec:
         for reason, *names in groups:
             # Without training `free_cache_engine` has no effect under any engine, which is reported elsewhere.
             meant = [name for name in names if name != FREES or isinstance(rollout, RolloutConfig)]
-            if there := [f"{section}.{name}" for name in meant if f"{section}.{name}" in given]:
-                given.say(f"no effect: {', '.join(there)} ({reason})")
+            given.no_effect(reason, *(f"{section}.{name}" for name in meant if f"{section}.{name}" in given))
 
 
 def engine_names() -> tuple[str, ...]:
-    """The engines that there are."""
     return tuple(import_module(TABLE).ENGINES)
 
 

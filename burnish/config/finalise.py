@@ -1,25 +1,18 @@
 """The last step from keys to a configuration that can run: derived defaults, and what does not go together.
 
-`finalise(config, explicit, needs)` is called once the estimator and the loss are known, because they say what they
-need. It reads no file. `finalise_sft` does the same for supervised fine-tuning, `finalise_rm` for reward models,
-`finalise_generation` for generation, `finalise_eval` for evaluation. All change the configuration in place and return
-notices for the user.
+A `finalise` is called once the estimator and the loss are known, because they say what they need. It reads no file,
+changes the configuration in place, and returns notices for the user.
 """
 
 from burnish.config.engines import check_engine, engine_spec
-from burnish.config.evaluation import EvalConfig
-from burnish.config.generation import GenerationConfig
+from burnish.config.generation import EvalConfig, GenerationConfig
 from burnish.config.needs import Needs
 from burnish.config.ppo import REWARD_MODEL, PPOConfig
-from burnish.config.rm import RMConfig
-from burnish.config.rules import batch, loss, models, rows, run, sampling
-from burnish.config.rules.agents import agents, default_loop
+from burnish.config.rules import Given, batch, loss, models, run, sampling
 from burnish.config.rules.cluster import cluster
 from burnish.config.rules.correction import correction, run_ahead
-from burnish.config.rules.given import Given
 from burnish.config.rules.scoring import rewards, scoring
-from burnish.config.sft import SFTConfig
-from burnish.config.supervised import SupervisedConfig
+from burnish.config.supervised import RMConfig, SFTConfig, SupervisedConfig
 from burnish.errors import ConfigError
 
 EXAMPLES = {"data.train_files": "train.parquet", "actor_rollout_ref.model.path": "Qwen/Qwen2.5-0.5B-Instruct"}
@@ -43,7 +36,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     given = Given(explicit, needs)
     run.require(config, EXAMPLES)
     run.expand_paths(config)
-    rows.rows(config, given)
+    run.rows(config, given)
     policy = config.actor_rollout_ref
     check_engine(policy.rollout, policy.model, sampling.ROLLOUT, given)
     if config.trainer.deterministic and not (spec := engine_spec(policy.rollout.name)).deterministic:
@@ -53,7 +46,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
             f"{sampling.ROLLOUT}.name=native, or drop the first"
         )
     sampling.lengths(config, given)
-    agents(config, given)
+    sampling.agents(config, given)
     batch.group_size(config, given)
     sampling.sampling(config, given)
     batch.mini_batches(config, given)
@@ -75,7 +68,6 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     run.optimiser(config.actor_rollout_ref.actor.optim, "actor_rollout_ref.actor.optim")
     run.optimiser(config.critic.optim, "critic.optim")
     run.trainer(config.trainer, bool(config.data.val_files), given)
-    run.kept_checkpoints(config.trainer)
     run.checkpoint(config, given)
     if config.trainer.val_only and not config.data.val_files:
         raise ConfigError("trainer.val_only=true needs data.val_files")
@@ -83,7 +75,6 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
 
 
 def finalise_sft(config: SFTConfig, explicit: frozenset[str]) -> list[str]:
-    """The same for supervised fine-tuning."""
     given, data = Given(explicit), config.data
     _supervised(config, given)
     if (data.prompt_key is None) != (data.response_key is None):
@@ -96,7 +87,6 @@ def finalise_sft(config: SFTConfig, explicit: frozenset[str]) -> list[str]:
 
 
 def finalise_rm(config: RMConfig, explicit: frozenset[str]) -> list[str]:
-    """The same for the training of a reward model."""
     given, data = Given(explicit), config.data
     _supervised(config, given)
     if data.chosen_key == data.rejected_key:
@@ -123,23 +113,21 @@ def _supervised(config: SupervisedConfig, given: Given) -> None:
 
 
 def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> list[str]:
-    """The same for generation."""
     given = Given(explicit)
     run.require(config, GENERATION_EXAMPLES)
     run.expand_paths(config)
-    rows.output_of_generation(config)
+    run.output_of_generation(config)
     check_engine(config.rollout, config.model, "rollout", given)
     models.lora(config.model, "model", given, trains=False)
-    default_loop(config.rollout, "rollout", given, do_search=config.do_search)
+    sampling.default_loop(config.rollout, "rollout", given, do_search=config.do_search)
     sampling.generation(config, given)
     return given.notices
 
 
 def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
-    """The same for evaluation."""
     given = Given(explicit)
     run.require(config, EVAL_EXAMPLES)
     run.expand_paths(config)
-    rows.outputs_of_evaluation(config)
+    run.outputs_of_evaluation(config)
     scoring(config, given)
     return given.notices

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from burnish.config.key import Keys, key
-from burnish.config.model import DTYPE_SPELLINGS, DTYPES
+from burnish.config.model import DTYPE_SPELLINGS, DTYPES, OFFLOAD
 
 WORKER = "workers/model_worker.py"
 RULE = "config/rules/models.py"
@@ -14,14 +14,14 @@ NOT_TRAINED = {"optimizer_offload": RULE}  # readers, of a model without an opti
 class FSDPConfig(Keys, reader="engine/sharding.py"):
     """How a model is spread over devices and host memory."""
 
-    param_offload: bool = key(False, "keep weights in host memory between uses", reader=RULE)
+    param_offload: bool = key(False, "keep weights in host memory between uses", RULE)
     optimizer_offload: bool = key(
-        False, "keep master weights and optimiser state in host memory between updates", reader="engine/offload.py"
+        False, "keep master weights and optimiser state in host memory between updates", OFFLOAD
     )
     offload_policy: bool = key(
         False, "FSDP2's CPU offload: weights, gradients and optimiser state in host memory, updated there"
     )
-    fsdp_size: int = key(-1, "processes that share one copy of the weights; -1: all", reader=WORKER, low=-1)
+    fsdp_size: int = key(-1, "processes that share one copy of the weights; -1: all", WORKER, low=-1)
     reshard_after_forward: bool = key(
         True, "free a layer's gathered weights until the backward pass gathers them again"
     )

@@ -1,15 +1,18 @@
-"""`GenerationConfig`: the whole configuration of `burnish generate`, responses to the prompts of a file."""
+"""`GenerationConfig` and `EvalConfig`: the whole configurations of `burnish generate`, responses to the prompts of a
+file, and of `burnish eval`, scores of such a file."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from burnish.config.data import TRUNCATION
 from burnish.config.key import Keys, key, section
-from burnish.config.model import DTYPE_SPELLINGS, DTYPES, ModelConfig
+from burnish.config.model import AUTO, DTYPE_SPELLINGS, DTYPES, ModelConfig
+from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RuleConfig
 from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
 from burnish.config.trainer import RAY
 
-READER = "trainer/generation.py"
+READER, EVALUATION = "trainer/generation.py", "trainer/evaluation.py"
+NO_BACKWARD = "there is no backward pass in burnish generate"
 
 
 @dataclass
@@ -34,14 +37,9 @@ class GenerationModelConfig(ModelConfig):
     """The model that answers: no weight of it is trained."""
 
     enable_gradient_checkpointing: bool | str = key(
-        False,
-        "recompute activations in the backward pass",
-        inert="there is no backward pass in burnish generate",
-        choices=("auto", True, False),
+        False, "recompute activations in the backward pass", inert=NO_BACKWARD, choices=AUTO
     )
-    enable_activation_offload: bool = key(
-        False, "keep activations in host memory", inert="there is no backward pass in burnish generate"
-    )
+    enable_activation_offload: bool = key(False, "keep activations in host memory", inert=NO_BACKWARD)
 
 
 @dataclass
@@ -79,6 +77,33 @@ class GenerationConfig:
     model: GenerationModelConfig = section(GenerationModelConfig, readers={"path": READER, "tokenizer_path": READER})
     rollout: GenerationRolloutConfig = section(GenerationRolloutConfig, readers={"timeout": READER})
     trainer: GenerationTrainerConfig = section(GenerationTrainerConfig)
-    do_search: bool = key(False, "rows without agent_name use search_agent", reader="config/finalise.py")
-    max_turns: int = key(10, "searches per question", reader=READER, low=0)
+    do_search: bool = key(False, "rows without agent_name use search_agent", "config/finalise.py")
+    max_turns: int = key(10, "searches per question", READER, low=0)
     retriever: RetrieverConfig = section(RetrieverConfig)
+
+
+@dataclass
+class EvalDataConfig(Keys, reader=EVALUATION):
+    """The file of responses, and which column is which."""
+
+    path: str = key(None, "rows with responses: parquet, json or jsonl (also gzipped)", path=True)
+    prompt_key: str = key("prompt", "column with the prompt")
+    response_key: str = key("responses", "column with the responses: a list of texts, or one")
+    data_source_key: str = key("data_source", "column that chooses the scorer")
+    reward_model_key: str = key("reward_model", "column with the ground truth: in an object as `ground_truth`, or bare")
+    output_path: str | None = key(
+        None, "JSON file for the metrics; null: <path without its extension>.eval.json", path=True
+    )
+    scored_path: str | None = key(
+        None, "parquet file for the rows with the score of each response; null: none", path=True
+    )
+
+
+@dataclass
+class EvalConfig:
+    """Every setting of `burnish eval`."""
+
+    data: EvalDataConfig = section(EvalDataConfig)
+    custom_reward_function: CustomRewardFunctionConfig = section(CustomRewardFunctionConfig)
+    reward_model: RuleConfig = section(RuleConfig)
+    reward: RewardConfig = section(RewardConfig, readers={"on_error": EVALUATION, "max_failure_ratio": EVALUATION})

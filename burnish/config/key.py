@@ -1,12 +1,8 @@
 """One key: its default, and everything the rest of the package needs to know about it.
 
-A configuration class is a dataclass whose fields are made with `key(...)` (a value) or `section(...)` (a nested class).
-What is said here about a key (documentation, reader, choices, range, availability) is kept in the field's metadata and
-nowhere else; `keys_of(root)` walks a tree and returns the flat table `dotted name -> KnownKey` that building,
-explaining and testing read.
-
-The annotation of a key is its type after `finalise`. A key whose default is None may be left out, even where its
-annotation is a plain `int`: finalise fills it.
+A configuration class is a dataclass whose fields are made with `key(...)` or `section(...)` (a nested class); what is
+said about a key is kept in the field's metadata. The annotation of a key is its type after `finalise`: a key whose
+default is None may be left out, even where its annotation is a plain `int`.
 """
 
 import copy
@@ -80,9 +76,9 @@ class Keys:
                 cls.__dict__[name].metadata = {METADATA: dataclasses.replace(about, reader=reader)}
 
 
-def key(default: Any, doc: str, **about: Any) -> Any:
+def key(default: Any, doc: str, reader: str = "", **about: Any) -> Any:
     """A dataclass field for one key; `about` is what `Key` has."""
-    metadata = {METADATA: Key(doc, **about)}
+    metadata = {METADATA: Key(doc, reader, **about)}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -104,7 +100,7 @@ def keys_of(root: Any) -> dict[str, KnownKey]:
     return _table(root)
 
 
-@cache
+@cache  # apart from `keys_of`: mypy does not take a class for something that can be hashed
 def _table(root: Any) -> dict[str, KnownKey]:
     return {known.name: known for known in _walk(root(), "", Section())}
 
@@ -122,13 +118,11 @@ def _walk(node: Any, prefix: str, around: Section) -> Iterator[KnownKey]:
 
 
 def read(config: Any, name: str) -> Any:
-    """The value at a dotted name."""
     for part in name.split("."):
         config = getattr(config, part)
     return config
 
 
 def write(config: Any, name: str, value: Any) -> None:
-    """Set the value at a dotted name."""
     *parents, last = name.split(".")
     setattr(read(config, ".".join(parents)) if parents else config, last, value)

@@ -1,35 +1,23 @@
-"""The way in: from `argv` to configuration objects.
+"""The way in: from `argv` to configuration objects. `run(argv, schema, finish, task)` composes, finishes and checks
+every job of a command before the first one starts; `load_ppo(argv)` and its like load one job, for programs that finish
+it themselves."""
 
-`run(argv, schema, finish, task)` is what an entry point calls: it composes, finishes and checks every job of the
-command before the first one starts, then calls `task(loaded)` for each. `load_ppo(argv)`, `load_sft(argv)` and
-`load_rm(argv)` load one job, for programs that finish it themselves.
-"""
-
-import dataclasses
-import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES, Rewrite
-from burnish.config.build import build, complaint
-from burnish.config.command import Flags, keep_text, parse_command
-from burnish.config.evaluation import EvalConfig
-from burnish.config.explain import to_yaml
-from burnish.config.generation import GenerationConfig
+from burnish.config.build import Config, Loaded, build, complaint, to_yaml
+from burnish.config.command import compose_jobs, keep_text, parse_command
+from burnish.config.generation import EvalConfig, GenerationConfig
 from burnish.config.key import keys_of, read
 from burnish.config.ppo import PPOConfig
-from burnish.config.rm import RMConfig
-from burnish.config.sft import SFTConfig
+from burnish.config.supervised import RMConfig, SFTConfig
 from burnish.config.values import is_text, show
 from burnish.errors import ConfigError
-
-log = logging.getLogger(__name__)
-
-Config = TypeVar("Config", bound=Any)
 
 PLACE = ("trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name")  # where a run is
 LABEL = 100  # characters of a run's name that a sweep adds at most
@@ -56,30 +44,6 @@ GENERATION = Schema("generate", "generation", GenerationConfig, output="data.out
 EVAL = Schema("eval", "evaluation", EvalConfig, output="data.output_path")
 
 
-@dataclass
-class Loaded(Generic[Config]):
-    """One job: its configuration, the keys that a user or recipe set (as they were set), notices for the user, flags.
-
-    `given` stays as it is while the configuration is finished, so that it reproduces the job: it is what recipe.yaml of
-    a run holds.
-    """
-
-    config: Config
-    given: dict[str, Any]
-    notices: list[str] = field(default_factory=list)
-    flags: Flags = field(default_factory=Flags)
-
-    @property
-    def explicit(self) -> frozenset[str]:
-        """The names of the keys that were set."""
-        return frozenset(self.given)
-
-    def tell(self) -> None:
-        """Print what was renamed, switched on, planned, or has no effect."""
-        for notice in self.notices:
-            log.info("%s", notice)
-
-
 def run(
     argv: list[str],
     schema: Schema[Config],
@@ -87,10 +51,8 @@ def run(
     task: Callable[[Loaded[Config]], int | None],
 ) -> int:
     """Load and finish every job of a command line, then run `task` on each; `--cfg job` prints it instead.
-
-    `finish(config, explicit)` fills in derived values, refuses what cannot work, and returns notices.
-    Returns the highest of the exit codes that `task` returned (None is 0).
-    """
+    `finish(config, explicit)` fills in derived values, refuses what cannot work, and returns notices. Returns the
+    highest of the exit codes that `task` returned (None is 0)."""
     if "--help" in argv or "-h" in argv:
         print(f"usage: section.key=value … [flags]; `burnish {schema.name} --help` lists every key and flag")
         return 0
@@ -116,18 +78,21 @@ def run(
 
 
 def load_ppo(argv: list[str]) -> Loaded[PPOConfig]:
-    """The configuration of one `burnish ppo` command."""
     return _only(load(argv, PPO))
 
 
 def load_sft(argv: list[str]) -> Loaded[SFTConfig]:
-    """The configuration of one `burnish sft` command."""
     return _only(load(argv, SFT))
 
 
 def load_rm(argv: list[str]) -> Loaded[RMConfig]:
-    """The configuration of one `burnish rm` command."""
     return _only(load(argv, RM))
+
+
+def _only(jobs: list[Loaded[Config]]) -> Loaded[Config]:
+    if len(jobs) != 1:
+        raise ConfigError(f"--multirun asks for {len(jobs)} jobs where one is expected")
+    return jobs[0]
 
 
 def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
@@ -143,21 +108,17 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
         return isinstance(target, str) and target in known and is_text(known[target])
 
     keep_text(command, holds_text)
-    from burnish.config.compose import compose_jobs
-
     jobs = []
     for given in compose_jobs(command):
-        built = build(given, schema.root, schema.aliases, frozenset(command.typed))
-        notices = list(dict.fromkeys(command.notices + built.notices))
-        jobs.append(Loaded(built.config, built.given, notices, command.flags))
+        job = build(given, schema.root, schema.aliases, frozenset(command.typed))
+        job.notices, job.flags = list(dict.fromkeys(command.notices + job.notices)), command.flags
+        jobs.append(job)
     return jobs if schema.output else _with_own_folders(jobs)
 
 
 def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:
-    """Name the runs of a sweep whose folders would be the same by what was swept.
-
-    A run must resume neither from its neighbour nor from a job of another sweep.
-    """
+    """Name the runs of a sweep whose folders would be the same by what was swept. A run must resume neither from its
+    neighbour nor from a job of another sweep."""
     places = [tuple(read(job.config, name) for name in PLACE) for job in jobs]
     if len(set(places)) == len(jobs):
         return jobs
@@ -177,10 +138,8 @@ def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:
 
 def _labels(given: list[dict[str, Any]]) -> list[str]:
     """What distinguishes the jobs, as parts of file names: `lr_1e-06-seed_3`. A key is called by the end of its name
-    that no other has: `lr`, or `actor.optim.lr` next to `critic.optim.lr`.
-
-    There is no `=` in them: Hydra's grammar would ask for quotes in each key that names such a folder.
-    """
+    that no other has: `lr`, or `actor.optim.lr` next to `critic.optim.lr`. There is no `=` in them: Hydra's grammar
+    would ask for quotes in each key that names such a folder."""
     names = sorted({name for keys in given for name in keys if name not in PLACE})
     swept = [name for name in names if any(keys.get(name) != given[0].get(name) for keys in given)]
     short = {}
@@ -193,9 +152,3 @@ def _labels(given: list[dict[str, Any]]) -> list[str]:
         return f"{short[name]}_" + re.sub(r"[^\w.+-]+", "_", show(value)).strip("_")
 
     return ["-".join(part(name, keys[name]) for name in swept if name in keys)[:LABEL] for keys in given]
-
-
-def _only(jobs: list[Loaded[Config]]) -> Loaded[Config]:
-    if len(jobs) != 1:
-        raise ConfigError(f"--multirun asks for {len(jobs)} jobs where one is expected")
-    return dataclasses.replace(jobs[0])

@@ -1,35 +1,20 @@
-"""How much memory a run needs on one device, estimated from the model's sizes before anything is loaded.
+"""How much memory a run needs on one device, estimated from the models' sizes before anything is loaded.
 
-An estimate, not a promise: it counts what grows with the model and the batch, and leaves out what is small or varies
-(buffers of libraries, fragmentation). In bytes, for P parameters in a type of w bytes, of each model its own:
+In bytes, for P parameters in a type of w bytes; libraries' buffers and fragmentation are left out:
 
-    always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; the same for a critic and for a
-               process reward model, which also keeps its start, w·P; and reference and reward model, w·P each.
-               With LoRA, masters, moments and gradients are those of the adapter (and of a new head, which is left
-               out), and reference and start are the base, which is there already
-    training   gradients in float32 4·P and, where w is not 4, those of one pass w·P, before they are added up; the
-               logits of a chunk of tokens and the activations of one pass (`passes.py`)
-    update     gradients in float32
-    scoring    log-probs, values and scores: one layer at a time, and the logits of a chunk
+    always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; for critic and process reward
+               model too, with the latter's start, w·P; reference and reward model, w·P each. With LoRA, masters,
+               moments and gradients are the adapter's, and reference and start are the base, which is there already
+    training   gradients in float32 4·P and, where w is not 4, those of one pass w·P; logits and activations (passes.py)
     sampling   keys and values and, of an engine with its own weights, these: `memory` in `rollout/<name>/spec.py`
 
-Several processes share a model by FSDP2. Of s that hold one copy together, each has
+Of s processes that share a model by FSDP2 each has 1/s of what is trained, in float32, itself the master, and of the
+rest in w; in a pass, gathered, the weights of two layers (three with `forward_prefetch`, all without resharding) and of
+what is outside the layers, with a layer's gradients; and a whole replica for the rollout engine, w·P, which one
+process that runs ahead has too. Roles on different pools never share a device.
 
-    always     what is trained in float32, itself the master, 4·P/s, with moments 8·P/s; what is not, such as the
-               base of an adapter, w·P/s
-    training   gradients in float32 4·P/s; and gathered, in a type of w bytes, the weights of two layers (three with
-               `forward_prefetch`, all with `reshard_after_forward=false`) and of what is outside the layers, with the
-               gradients of a layer before they are shared out
-    sampling   a replica of the policy for the rollout engine, whole, w·P, also while it trains
-
-and its part of the rows (`placement.py`). One process whose generation runs ahead of its training has such a replica
-too. Roles on different pools never share a device, so memory is that of a pool.
-
-All but the first take turns, and so do the models, so the peak is what is always there plus the largest turn. With
-`free_cache_engine=false` the KV pool is always there. What is offloaded to host memory is not always there, but in the
-turns that use it: masters and moments in the update, weights in every turn of their model. A CPU has no offload.
-
-Sizes come in by the key of the model, as `PPOConfig.models` has them; a model without any has those of the policy.
+All but the first take turns, and so do the models: the peak is what is always there plus the largest turn. What is
+offloaded is there only in the turns that use it. Sizes come in by the key of the model, as `PPOConfig.models` has them.
 """
 
 import math
@@ -46,7 +31,7 @@ from burnish.config.passes import (
     BYTES,
     FLOAT32,
     REFERENCE_PASS,
-    ModelSizes,
+    ModelFacts,
     PlannedPass,
     activations,
     logits,
@@ -93,7 +78,7 @@ class ModelMemory:
 
     @classmethod
     def of(
-        cls, model: ModelConfig, facts: ModelSizes, *, trains: bool = True, split: ModelSplit = ALONE
+        cls, model: ModelConfig, facts: ModelFacts, *, trains: bool = True, split: ModelSplit = ALONE
     ) -> "ModelMemory":
         width, adapter = BYTES[model.dtype], adapter_parameters(model, facts)
         count = (adapter or facts.parameters) if trains else 0
@@ -129,7 +114,6 @@ class OffloadedMemory:
 
     @classmethod
     def of(cls, config: PPOConfig, held: Mapping[str, ModelMemory], reference: int) -> "OffloadedMemory":
-        """As the keys say; `reference` is what the reference takes."""
         ref = config.actor_rollout_ref.ref.fsdp_config
         weights = [key for key in held if fsdp_of(config, key).param_offload or fsdp_of(config, key).offload_policy]
         state = [key for key in held if fsdp_of(config, key).optimizer_offload or fsdp_of(config, key).offload_policy]
@@ -140,7 +124,6 @@ class OffloadedMemory:
         )
 
     def of_model(self, key: str) -> int:
-        """All that is away of one model."""
         return self.weights.get(key, 0) + self.state.get(key, 0)
 
 
@@ -162,30 +145,12 @@ class Memory:
 
     @property
     def always(self) -> int:
-        """What is there during the whole step."""
         policy = self.weights + self.masters + self.moments + self.reference + self.replica
         return policy + self.critic + self.process_reward + self.reward_model + self.keeps_kv * self.kv_cache
 
-    @property
-    def gradients(self) -> int:
-        """Of the model that has most; so are `logits`, `activations`, `brought` and `gathered`, each separately."""
-        return max(turn.gradients for turn in self.turns)
-
-    @property
-    def logits(self) -> int:
-        return max(turn.logits for turn in self.turns)
-
-    @property
-    def activations(self) -> int:
-        return max(turn.activations for turn in self.turns)
-
-    @property
-    def brought(self) -> int:
-        return max(turn.brought for turn in self.turns)
-
-    @property
-    def gathered(self) -> int:
-        return max(turn.gathered for turn in self.turns)
+    def most(self, part: str) -> int:
+        """Of gradients, logits, activations, `brought` or `gathered`: those of the turn that has most."""
+        return max(getattr(turn, part) for turn in self.turns)
 
     @property
     def training(self) -> int:
@@ -194,18 +159,16 @@ class Memory:
 
     @property
     def largest(self) -> MemoryPhase:
-        """The turn that the peak is in."""
         return max(self.turns, key=lambda turn: turn.total)
 
     @property
     def peak(self) -> int:
-        """What is always there, plus the largest turn."""
         return self.always + self.largest.total
 
 
 def estimate_memory(
     config: PPOConfig,
-    facts: Mapping[str, ModelSizes],
+    facts: Mapping[str, ModelFacts],
     micro_batch: int | None = None,
     needs: Needs = NOTHING,
     memory_bytes: int | None = None,
@@ -214,10 +177,8 @@ def estimate_memory(
     pool: str | None = None,
 ) -> Memory:
     """The memory of a process whose passes, but for those cut by tokens, hold `micro_batch` sequences of full length.
-
     With `micro_batch` None each holds what its own key says. `memory_bytes` is the memory of the device, of which the
-    KV pool takes a share at most; None: not known. `pool` names the pool of the process; None: the policy's.
-    """
+    KV pool takes a share at most; None: not known. `pool` names the pool of the process; None: the policy's."""
     policy, sizes = config.actor_rollout_ref, sizes_of(config, facts)
     here = models_on(config, pool or pool_of(config, ACTOR_MODEL).name)
     split = {key: split_of(config, key) for key in here}
@@ -263,7 +224,7 @@ def models_on(config: PPOConfig, pool: str) -> list[str]:
     return [key for key in config.models if pool_of(config, key).name == pool]
 
 
-def adapter_parameters(model: ModelConfig, facts: ModelSizes) -> int:
+def adapter_parameters(model: ModelConfig, facts: ModelFacts) -> int:
     """Parameters of the LoRA adapter, 0 without one; a layer of an unknown name counts as one of the feed-forward."""
     hidden, query, kv = facts.hidden, facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
     both_sides = {
@@ -294,9 +255,8 @@ def sequences_at_a_time(config: PPOConfig, needs: Needs = NOTHING) -> int:
 
 
 def rollout_load(
-    config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: int | None, on_gpu: bool
+    config: PPOConfig, facts: ModelFacts, needs: Needs, memory_bytes: int | None, on_gpu: bool
 ) -> RolloutLoad:
-    """What the run asks of the rollout engine of one process."""
     policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
     width = BYTES[policy.model.dtype if rollout.dtype == "auto" else rollout.dtype]
     return RolloutLoad(
@@ -313,7 +273,6 @@ def rollout_load(
 
 
 def gib(count: float) -> str:
-    """Bytes in words."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -322,13 +281,12 @@ def gib(count: float) -> str:
 
 def _passes(
     config: PPOConfig,
-    sizes: Mapping[str, ModelSizes],
+    sizes: Mapping[str, ModelFacts],
     held: Mapping[str, ModelMemory],
     away: OffloadedMemory,
     micro_batch: int | None,
     on_gpu: bool,
 ) -> Iterator[MemoryPhase]:
-    """What each kind of pass adds."""
     for one in passes_of(config):
         if one.is_used and one.model in held:
             model, facts, tokens = config.models[one.model], sizes[one.model], one.tokens(config, micro_batch)
@@ -336,8 +294,10 @@ def _passes(
             fsdp = config.actor_rollout_ref.ref.fsdp_config if is_reference else fsdp_of(config, one.model)
             at_host = on_gpu and fsdp.offload_policy  # FSDP2 brings what it gathers, and takes gradients back
             gives_log_probs = one.model in (ACTOR_MODEL, PROCESS_REWARD_MODEL)  # others give one number per token
+            whose = "the reference" if is_reference else OF.get(one.model, "the policy")
+            of_which = f" of {whose}" if one.model in OF else ""
             yield MemoryPhase(
-                _pass_name(one),
+                f"one training pass{of_which}" if one.trains else f"one pass of {whose}",
                 one,
                 brought=0 if at_host else away.reference if is_reference else away.weights.get(one.model, 0),
                 gathered=_gathered(model, facts, fsdp, trains=one.trains) if split.is_sharded else 0,
@@ -349,7 +309,7 @@ def _passes(
             )
 
 
-def _gathered(model: ModelConfig, facts: ModelSizes, fsdp: FSDPConfig, *, trains: bool) -> int:
+def _gathered(model: ModelConfig, facts: ModelFacts, fsdp: FSDPConfig, *, trains: bool) -> int:
     """Bytes of whole weights, and of whole gradients, that a pass through a sharded model has at a time."""
     width, attention = BYTES[model.dtype], facts.hidden * facts.head_dim * 2 * (facts.heads + facts.kv_heads)
     layer = min(attention + 3 * facts.hidden * facts.intermediate, facts.parameters // facts.layers)
@@ -358,14 +318,6 @@ def _gathered(model: ModelConfig, facts: ModelSizes, fsdp: FSDPConfig, *, trains
     layers = facts.layers if keeps_all else min(facts.layers, LAYERS_GATHERED + fsdp.forward_prefetch)
     gradients = (outside + layer) * (width + FLOAT32) if trains and not model.has_lora else 0
     return (outside + layers * layer) * width + gradients
-
-
-def _pass_name(one: PlannedPass) -> str:
-    if one.size.startswith(REFERENCE_PASS):
-        return "one pass of the reference"
-    if one.trains:
-        return "one training pass" + (f" of {OF[one.model]}" if one.model in OF else "")
-    return f"one pass of {OF.get(one.model, 'the policy')}"
 
 
 def _updates(

@@ -7,7 +7,9 @@ from burnish.config.key import Keys, key
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DTYPE_SPELLINGS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
-ADAPTER = "models/lora.py"
+ADAPTER, OFFLOAD, BACKBONES = "models/lora.py", "engine/offload.py", "models/backbones.py"
+AUTO = ("auto", True, False)
+ATTENTION = ("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 
 @dataclass
@@ -26,33 +28,24 @@ class ModelConfig(Keys, reader="models/loading.py"):
         spellings=DTYPE_SPELLINGS,
     )
     attn_implementation: str = key(
-        "auto",
-        "attention implementation of transformers; auto: let transformers choose",
-        choices=("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"),
+        "auto", "attention implementation of transformers; auto: let transformers choose", choices=ATTENTION
     )
-    use_remove_padding: bool = key(
-        True, "pack sequences without padding, where the model supports it", reader="models/backbones.py"
-    )
+    use_remove_padding: bool = key(True, "pack sequences without padding, where the model supports it", BACKBONES)
     enable_gradient_checkpointing: bool | str = key(
-        "auto",
-        "recompute activations in the backward pass; auto: if they do not fit into memory",
-        choices=("auto", True, False),
+        "auto", "recompute activations in the backward pass; auto: if they do not fit into memory", choices=AUTO
     )
     enable_activation_offload: bool = key(
-        False, "keep activations in host memory until the backward pass needs them", reader="engine/offload.py"
+        False, "keep activations in host memory until the backward pass needs them", OFFLOAD
     )
-    lora_rank: int = key(0, "rank of LoRA adapters; 0: train all weights", reader=ADAPTER, low=0)
-    lora_alpha: float = key(16, "scale of LoRA adapters: their output is multiplied by alpha / rank", reader=ADAPTER)
-    target_modules: list[str] = key(["all-linear"], "linear layers that get an adapter, by name", reader=ADAPTER)
-    exclude_modules: list[str] | None = key(None, "modules that get no adapter", reader=ADAPTER)
+    lora_rank: int = key(0, "rank of LoRA adapters; 0: train all weights", ADAPTER, low=0)
+    lora_alpha: float = key(16, "scale of LoRA adapters: their output is multiplied by alpha / rank", ADAPTER)
+    target_modules: list[str] = key(["all-linear"], "linear layers that get an adapter, by name", ADAPTER)
+    exclude_modules: list[str] | None = key(None, "modules that get no adapter", ADAPTER)
     lora_adapter_path: str | None = key(
-        None, "trained adapter to continue from; its own rank is used", reader="models/adapters.py", path=True
+        None, "trained adapter to continue from; its own rank is used", "models/adapters.py", path=True
     )
     use_fused_kernels: bool | str = key(
-        "auto",
-        "fused kernels for the model and its output layer; auto: for supported models",
-        reader="models/backbones.py",
-        choices=("auto", True, False),
+        "auto", "fused kernels for the model and its output layer; auto: for supported models", BACKBONES, choices=AUTO
     )
     use_liger: bool = key(False, "Liger kernels inside the model", later="Liger kernels")
 

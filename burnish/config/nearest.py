@@ -8,11 +8,9 @@ LONGEST = 100  # characters that are compared: the time for it grows with their 
 
 
 def nearest(unknown: str, known: Iterable[str]) -> str | None:
-    """The closest of `known`, or None where none is close or the name is longer than any.
-
-    A key typed without its first sections (`optim.lr`) wins at once, the first such in the tree; otherwise the whole
-    name and its last part count alike, so that both a slip in the middle and a right name in the wrong place are found.
-    """
+    """The closest of `known`, or None where none is close or the name is longer than any. A key typed without its first
+    sections (`optim.lr`) wins at once, the first such in the tree; otherwise the whole name and its last part count
+    alike, so that both a slip in the middle and a right name in the wrong place are found."""
     if len(unknown) > LONGEST:
         return None
     best = max(known, key=lambda name: _likeness(unknown, name), default=None)

@@ -1,6 +1,6 @@
 """`Needs`: what an estimator or a loss asks of the run. Algorithms declare it; finalise, setup and workers read it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 OUTPUTS = ("log_prob", "entropy", "sum_pi_squared")  # what a pass gives per response token, as engine/forward.py has it
 
@@ -19,14 +19,5 @@ class Needs:
     skips_zero_advantage: bool = False  # a loss without gradient in rows whose advantages are all 0
 
     def __or__(self, other: "Needs") -> "Needs":
-        """What both ask for."""
-        return Needs(
-            self.critic or other.critic,
-            self.groups or other.groups,
-            self.greedy_baseline or other.greedy_baseline,
-            self.reward_components or other.reward_components,
-            self.process_reward or other.process_reward,
-            tuple(dict.fromkeys((*self.outputs, *other.outputs))),
-            self.ratio or other.ratio,
-            self.skips_zero_advantage or other.skips_zero_advantage,
-        )
+        either = {item.name: getattr(self, item.name) or getattr(other, item.name) for item in fields(self)}
+        return Needs(**either | {"outputs": tuple(dict.fromkeys((*self.outputs, *other.outputs)))})

@@ -26,4 +26,4 @@ class OptimConfig(Keys, reader=READER):
 class ClippedOptimConfig(OptimConfig):
     """Optimiser, schedule and gradient clip, for trainers that have one model."""
 
-    grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=READER, above=0)
+    grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", READER, above=0)

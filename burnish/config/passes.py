@@ -1,28 +1,19 @@
-"""The passes of a run through its models: how many tokens each holds, and the memory that these take.
+"""The passes of a run through its models: how many tokens each holds in one process, and the memory that these take.
 
-Consumes a finalised configuration and the models' sizes; `memory.py` adds up what comes out. A pass runs its sequences
-end to end, without padding (a model that takes no packed line pads them, which is not counted where passes are cut by
-tokens). In values per token and layer, a pass with gradients keeps for its backward pass
+Sequences run end to end, without padding. In values per token and layer, a pass with gradients keeps
 
     transformers' own layers      11 × hidden + 4 × intermediate: norms, queries, keys, values, attention, residuals;
                                   gate, its activation, up and their product
-    the fused pass, on a GPU      4 × hidden, 2 × queries, 2 × keys and 3 × intermediate: two norms with their sums;
-                                  queries and attention; keys and values; gate, up and product. Where heads have their
-                                  own norms, queries and keys before them, too
+    the fused pass, on a GPU      4 × hidden, 2 × queries, 2 × keys and 3 × intermediate; where heads have their own
+                                  norms, queries and keys before them, too
 
-The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient checkpointing a layer
-keeps its input, which in the fused pass is two parts (see `models/backbones.py`), and one layer at a time is
-computed again. Activations in host memory leave those of two layers on the device: one in use, one in transfer. A pass
-without gradients keeps one layer at a time.
-
-All of it is for one process. Several processes deal out the rows, and those that share sequences (Ulysses) have an
-equal part of a pass's tokens each. Models that are sharded run layer by layer, as transformers' own layers do.
+The fused pass on a CPU is torch's functions and counts as transformers' layers, and so does a sharded model. With
+gradient checkpointing a layer keeps its input, in the fused pass two parts, and one layer at a time is computed again.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from burnish.config.key import read
 from burnish.config.model import ModelConfig
@@ -43,29 +34,21 @@ CHUNK_ELEMENTS, CHUNK_ROWS = {False: 2**20, True: 2**28}, 256
 PLAIN_ELEMENTS, PLAIN_COPIES = 2**25, 3
 
 
-class ModelSizes(Protocol):
-    """The kind and the sizes of a decoder, as `models.facts.ModelFacts` has them."""
+@dataclass(frozen=True)
+class ModelFacts:
+    """Sizes of a decoder, which `models/facts.py` reads from its folder. `parameters` counts stored weights, or is
+    estimated where there are none to look at."""
 
-    @property
-    def model_type(self) -> str: ...
-    @property
-    def context(self) -> int | None: ...
-    @property
-    def parameters(self) -> int: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def intermediate(self) -> int: ...
-    @property
-    def vocab(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
+    model_type: str
+    context: int | None
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    parameters: int
 
 
 @dataclass(frozen=True)
@@ -80,10 +63,9 @@ class PlannedPass:
     is_used: bool = True
 
     def tokens(self, config: PPOConfig, micro_batch: int | None = None) -> int:
-        """Tokens at most, where a pass that is not cut by tokens has `micro_batch` sequences; None: what its key says.
-
-        A sequence that is longer than the budget is alone in its pass. Processes that share it have a part of it each.
-        """
+        """Tokens at most, where a pass that is not cut by tokens has `micro_batch` sequences; None: what its key
+        says. A sequence that is longer than the budget is alone in its pass. Processes that share it have a part of
+        it each."""
         length = longest(config)
         wanted = self.budget or (micro_batch or read(config, self.size) or 1) * length
         whole = max(length, min(wanted, self.sequences * length))
@@ -122,7 +104,6 @@ def passes_of(config: PPOConfig) -> list[PlannedPass]:
 
 
 def longest(config: PPOConfig) -> int:
-    """Tokens of a sequence at most."""
     return config.data.max_prompt_length + config.data.max_response_length
 
 
@@ -132,7 +113,7 @@ def is_recomputed(model: ModelConfig) -> bool:
 
 
 def activations(
-    model: ModelConfig, facts: ModelSizes, tokens: int, *, trains: bool, on_gpu: bool, sharded: bool = False
+    model: ModelConfig, facts: ModelFacts, tokens: int, *, trains: bool, on_gpu: bool, sharded: bool = False
 ) -> int:
     """Bytes that a pass of so many tokens holds for its backward pass, or in one layer where there is none."""
     takes = facts.model_type in FUSED and not sharded
@@ -148,11 +129,9 @@ def activations(
     return tokens * kept * BYTES[model.dtype]
 
 
-def logits(model: ModelConfig, facts: ModelSizes, tokens: int, *, trains: bool, on_gpu: bool) -> int:
-    """Bytes of the output layer over so many tokens, at most: the logits of a chunk and their gradients.
-
-    These are the chunk's, in the type of the weights, and the sum of the weight's over all chunks in float32.
-    """
+def logits(model: ModelConfig, facts: ModelFacts, tokens: int, *, trains: bool, on_gpu: bool) -> int:
+    """Bytes of the output layer over so many tokens, at most: the logits of a chunk and their gradients. These are the
+    chunk's, in the type of the weights, and the sum of the weight's over all chunks in float32."""
     if model.use_fused_kernels is False:
         return min(tokens * facts.vocab, PLAIN_ELEMENTS) * FLOAT32 * PLAIN_COPIES
     width = BYTES[model.dtype]
@@ -161,17 +140,17 @@ def logits(model: ModelConfig, facts: ModelSizes, tokens: int, *, trains: bool, 
     return min(tokens, rows_at_a_time(facts, on_gpu)) * facts.vocab * (FLOAT32 + copy) + weight
 
 
-def rows_at_a_time(facts: ModelSizes, on_gpu: bool) -> int:
+def rows_at_a_time(facts: ModelFacts, on_gpu: bool) -> int:
     """Tokens whose logits exist together at most."""
     return max(CHUNK_ROWS, CHUNK_ELEMENTS[on_gpu] // facts.vocab)
 
 
-def sizes_of(config: PPOConfig, facts: Mapping[str, ModelSizes]) -> dict[str, ModelSizes]:
+def sizes_of(config: PPOConfig, facts: Mapping[str, ModelFacts]) -> dict[str, ModelFacts]:
     """The sizes of each model of the run, by its key; a model without any has those of the policy."""
     return {key: facts.get(key, facts[ACTOR_MODEL]) for key in config.models}
 
 
-def _layer(facts: ModelSizes, by_kernels: bool) -> int:
+def _layer(facts: ModelFacts, by_kernels: bool) -> int:
     """Values per token that one layer keeps."""
     if not by_kernels:
         return KEPT_HIDDEN * facts.hidden + KEPT_INTERMEDIATE * facts.intermediate

@@ -1,8 +1,5 @@
-"""Where the models of a run are: pools of processes, the roles on each pool, and how a pool shares one model.
-
-Consumes a finalised configuration. `setup.py` makes pools of what comes out, `plan.py` counts with it, and the rules in
-`rules/cluster.py` refuse what cannot be shared out. One process on this machine is a pool of one.
-"""
+"""Where the models of a run are: pools of processes, the roles on each pool, and how a pool shares one model. One
+process on this machine is a pool of one; the rules in `rules/cluster.py` refuse what cannot be shared out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,7 +91,6 @@ def pool_of(config: PPOConfig, model: str) -> Pool:
 
 
 def split_of(config: PPOConfig, model: str) -> ModelSplit:
-    """How the pool of a model shares it."""
     processes = pool_of(config, model).processes
     if processes == 1:
         return ALONE
@@ -117,7 +113,6 @@ def fsdp_of(config: PPOConfig, model: str) -> FSDPConfig:
 
 
 def ulysses_of(config: PPOConfig, model: str) -> int:
-    """Processes that share each sequence of a model."""
     sizes = {
         ACTOR_MODEL: config.actor_rollout_ref.actor.ulysses_sequence_parallel_size,
         CRITIC_MODEL: config.critic.ulysses_sequence_parallel_size,
@@ -142,14 +137,11 @@ def describe(config: PPOConfig) -> str:
     """How many processes there are and where, in one line; empty for the one of the local executor."""
     if config.trainer.executor != "ray":
         return ""
-    pools, agents = pools_of(config), sum(agent_processes(config))
-    total, where = sum(pool.processes for pool in pools), config.ray_init.address
+    pools, where = pools_of(config), config.ray_init.address
+    counts = (sum(pool.processes for pool in pools), sum(agent_processes(config)))
+    total, agents = (f"{count} process{'es' if count != 1 else ''}" for count in counts)
     parts = [f"{pool.name} {pool.where} ({', '.join(pool.roles)})" for pool in pools]
     return (
-        f"{_count(total, 'process', 'processes')} on {f'the Ray at {where}' if where else 'a Ray of this machine'}: "
-        f"{'; '.join(parts)}; and {_count(agents, 'process', 'processes')} for agent loops, on CPUs"
+        f"{total} on {f'the Ray at {where}' if where else 'a Ray of this machine'}: {'; '.join(parts)}; and {agents} "
+        "for agent loops, on CPUs"
     )
-
-
-def _count(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"

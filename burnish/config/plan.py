@@ -1,11 +1,8 @@
 """`burnish ppo --plan`: the arithmetic of a run, before anything is loaded; and what is chosen to fit the memory:
 micro-batches, and whether activations are kept for the backward pass or computed again there.
 
-Consumes a finalised configuration, the number of training rows, the models' sizes and what the algorithm needs; hands
-on a list of (name, value, how it comes about) that `plan_table` aligns. Where it takes `memory_bytes`, that is the
-memory of the GPU; None: the run is on a CPU and has the memory of this machine, which its processes share.
-
-With several processes, memory and micro-batches are those of one process; each pool is planned separately.
+Where `memory_bytes` is taken, it is the memory of the GPU; None: the run is on a CPU and has the memory of this
+machine, which its processes share. Memory and micro-batches are those of one process; each pool is planned separately.
 """
 
 import math
@@ -29,7 +26,7 @@ from burnish.config.model import ModelConfig
 from burnish.config.needs import Needs
 from burnish.config.passes import (
     PLAIN_ELEMENTS,
-    ModelSizes,
+    ModelFacts,
     activations,
     is_recomputed,
     logits,
@@ -45,8 +42,6 @@ ENOUGH_TOKENS = 16384  # a pass with more tokens than this gains no speed
 
 
 class PlanLine(NamedTuple):
-    """One derived number."""
-
     name: str
     value: str
     how: str
@@ -55,7 +50,7 @@ class PlanLine(NamedTuple):
 def plan_numbers(
     config: PPOConfig,
     rows: int | None,
-    facts: Mapping[str, ModelSizes] | None,
+    facts: Mapping[str, ModelFacts] | None,
     needs: Needs = NOTHING,
     memory_bytes: int | None = None,
 ) -> list[PlanLine]:
@@ -67,28 +62,14 @@ def plan_numbers(
     return lines
 
 
-def total_steps(config: PPOConfig, rows: int) -> int:
-    """Training steps of the run: set, or as many as the epochs need."""
-    steps = math.ceil(config.trainer.total_epochs * rows / config.data.train_batch_size)
-    return config.trainer.total_training_steps or steps
-
-
-def plan_table(
-    config: PPOConfig,
-    rows: int | None,
-    facts: Mapping[str, ModelSizes] | None,
-    needs: Needs = NOTHING,
-    memory_bytes: int | None = None,
-) -> str:
-    """The plan as an aligned table."""
-    lines = plan_numbers(config, rows, facts, needs, memory_bytes)
+def plan_table(lines: list[PlanLine]) -> str:
     name, value = max(len(line.name) for line in lines), max(len(line.value) for line in lines)
     return "\n".join(f"{line.name:<{name}}  {line.value:>{value}}  {line.how}".rstrip() for line in lines)
 
 
 def plan_micro_batch(
     config: PPOConfig,
-    facts: Mapping[str, ModelSizes],
+    facts: Mapping[str, ModelFacts],
     memory_bytes: int,
     *,
     on_gpu: bool = False,
@@ -103,17 +84,15 @@ def plan_micro_batch(
 
 
 def plan_micro_batches(
-    config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int | None = None
+    config: PPOConfig, facts: Mapping[str, ModelFacts], memory_bytes: int | None = None
 ) -> list[str]:
     """Decide on activations where that is left to us, and on every micro-batch size that is null; returns notices.
-
-    Activations are kept where passes of the size that gains speed fit with them, and else recomputed, in all models
-    of a pool that are trained.
-    """
+    Activations are kept where passes of the size that gains speed fit with them, and else recomputed, in all models of
+    a pool that are trained."""
     return [said for pool in pools_of(config) for said in _plan_pool(config, facts, memory_bytes, pool.name)]
 
 
-def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int | None, pool: str) -> list[str]:
+def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelFacts], memory_bytes: int | None, pool: str) -> list[str]:
     """The same for the models of one pool; sizes of passes that this run has none of are filled with the policy's."""
     room, on_gpu = _room(config, memory_bytes), memory_bytes is not None
     counted = {one.size: one.is_used for one in passes_of(config) if one.budget is None}
@@ -129,7 +108,7 @@ def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes:
         for model in models:
             model.enable_gradient_checkpointing = False
         memory = estimate_memory(config, facts, memory_bytes=room, on_gpu=on_gpu, pool=pool)
-        said = _decide(models, memory.activations, _needed(memory), room, on_gpu)
+        said = _decide(models, memory.most("activations"), _needed(memory), room, on_gpu)
         notices.append(said + _which(auto, len(trained)))
     if not auto or any(is_recomputed(config.models[key]) for key in auto):
         _write(config, unset, plan_micro_batch(config, facts, room, on_gpu=on_gpu, pool=pool))
@@ -144,11 +123,9 @@ def _room(config: PPOConfig, memory_bytes: int | None) -> int:
     return memory_bytes or host_memory() // on_one_machine(config)
 
 
-def plan_activations(model: ModelConfig, facts: ModelSizes, tokens: int, memory_bytes: int | None = None) -> list[str]:
-    """The same decision for a run that trains this one model, in passes of so many tokens; returns notices.
-
-    An output layer over the vocabulary is counted, also where the model is none of language.
-    """
+def plan_activations(model: ModelConfig, facts: ModelFacts, tokens: int, memory_bytes: int | None = None) -> list[str]:
+    """The same decision for a run that trains this one model, in passes of so many tokens; returns notices. An output
+    layer over the vocabulary is counted, also where the model is none of language."""
     if model.enable_gradient_checkpointing != "auto":
         return []
     room, on_gpu = memory_bytes or host_memory(), memory_bytes is not None
@@ -246,7 +223,6 @@ def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
 
 
 def _share(config: PPOConfig, mini: int) -> list[PlanLine]:
-    """What one process has of a mini-batch, where there are several."""
     split = split_of(config, ACTOR_MODEL)
     if not split.is_sharded:
         return []
@@ -257,7 +233,6 @@ def _share(config: PPOConfig, mini: int) -> list[PlanLine]:
 
 
 def _sampling(config: PPOConfig, needs: Needs) -> list[PlanLine]:
-    """What is generated besides the sequences of the step."""
     size, filters = config.data.gen_batch_size, config.algorithm.filter_groups
     lines = []
     if filters.enable:
@@ -290,12 +265,13 @@ def _length(config: PPOConfig, rows: int | None) -> list[PlanLine]:
         return [PlanLine("steps in total", f"{trainer.total_training_steps:,}", "trainer.total_training_steps")]
     if rows is None:
         return []
+    steps = math.ceil(trainer.total_epochs * rows / config.data.train_batch_size)
     how = f"{trainer.total_epochs} × {rows} rows / {config.data.train_batch_size} prompts, rounded up"
-    return [PlanLine("steps in total", f"{total_steps(config, rows):,}", how)]
+    return [PlanLine("steps in total", f"{steps:,}", how)]
 
 
 def _memory(
-    config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs, memory_bytes: int | None, pool: Pool
+    config: PPOConfig, facts: Mapping[str, ModelFacts], needs: Needs, memory_bytes: int | None, pool: Pool
 ) -> list[PlanLine]:
     policy, room, on_gpu = facts[ACTOR_MODEL], _room(config, memory_bytes), memory_bytes is not None
     memory = estimate_memory(config, facts, None, needs, room, on_gpu=on_gpu, pool=pool.name)
@@ -329,33 +305,31 @@ def _memory(
         ("critic", memory.critic, f"its own weights, masters and moments{slices}"),
         ("process reward model", memory.process_reward, f"its own weights, masters and moments{start}{slices}"),
         ("reward model", memory.reward_model, f"its weights; it is not trained{slices}"),
-        ("from host memory", memory.brought, "what is offloaded, while it is in use"),
-        ("gathered", memory.gathered, "full weights of the layers in use, and buffers between them and the slices"),
-        ("gradients", memory.gradients, gradients),
-        ("logits", memory.logits, f"{policy.vocab:,} per token, of at most {at_a_time:,} tokens at a time"),
-        ("activations", memory.activations, _pass(config, memory)),
+        ("from host memory", memory.most("brought"), "what is offloaded, while it is in use"),
+        (
+            "gathered",
+            memory.most("gathered"),
+            "full weights of the layers in use, and buffers between them and the slices",
+        ),
+        ("gradients", memory.most("gradients"), gradients),
+        ("logits", memory.most("logits"), f"{policy.vocab:,} per token, of at most {at_a_time:,} tokens at a time"),
+        ("activations", memory.most("activations"), _pass(config, memory)),
         (name, memory.kv_cache, how),
     ]
     which = f" of {pool.name}" if len(pools_of(config)) > 1 else ""
     lines = [PlanLine(f"memory{which}: {name}", gib(size), how) for name, size, how in table if size]
-    each = ", in each process" if pool.processes > 1 else ""
-    return [*lines, PlanLine(f"estimated peak memory{which}", gib(memory.peak), _peak(memory) + each)]
+    how = f"{gib(memory.always)} throughout, plus {memory.largest.name}"
+    how += ", in each process" if pool.processes > 1 else ""
+    return [*lines, PlanLine(f"estimated peak memory{which}", gib(memory.peak), how)]
 
 
 def _pass(config: PPOConfig, memory: Memory) -> str:
-    """The pass with most activations, and what becomes of them."""
     one = max(memory.turns, key=lambda turn: turn.activations).source
     assert one is not None, "sampling and updates have no activations"
     model, tokens = config.models[one.model], one.tokens(config)
-    size = (
-        f"{tokens:,} tokens" if one.budget else f"{tokens // longest(config):,} sequences of {longest(config)} tokens"
-    )
+    length = longest(config)
+    size = f"{tokens:,} tokens" if one.budget else f"{tokens // length:,} sequences of {length} tokens"
     if not one.trains:
         return f"{size}, one layer at a time"
-    return f"{size}, " + (
-        "recomputed, all but the inputs of layers" if is_recomputed(model) else "kept for the backward pass"
-    )
-
-
-def _peak(memory: Memory) -> str:
-    return f"{gib(memory.always)} throughout, plus {memory.largest.name}"
+    recomputed = is_recomputed(model)
+    return f"{size}, {'recomputed, all but the inputs of layers' if recomputed else 'kept for the backward pass'}"

@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.config.actor import ACTOR, ActorConfig, RefConfig
+from burnish.config.actor import ACTOR, ActorConfig, CriticConfig, ProcessRewardConfig, RefConfig
 from burnish.config.algorithm import AlgorithmConfig
-from burnish.config.cluster import ProfilerConfig, RayInitConfig
-from burnish.config.critic import CriticConfig, ProcessRewardConfig
 from burnish.config.data import DataConfig
 from burnish.config.key import key, read, section
 from burnish.config.model import ModelConfig
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardManagerConfig, RewardModelConfig
 from burnish.config.rollout import RetrieverConfig, RolloutConfig
-from burnish.config.trainer import TrainerConfig
+from burnish.config.trainer import ProfilerConfig, RayInitConfig, TrainerConfig
 
 PROFILING = "profiling"
 ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL = "actor_rollout_ref.model", "critic.model", "process_reward.model"
@@ -48,8 +46,8 @@ class PPOConfig:
     reward_manager: RewardManagerConfig = section(RewardManagerConfig)
     algorithm: AlgorithmConfig = section(AlgorithmConfig)
     trainer: TrainerConfig = section(TrainerConfig)
-    do_search: bool = key(False, "rows without agent_name use search_agent", reader="config/rules/agents.py")
-    max_turns: int = key(10, "searches per question", reader="agents/loops/search.py", low=0)
+    do_search: bool = key(False, "rows without agent_name use search_agent", "config/rules/sampling.py")
+    max_turns: int = key(10, "searches per question", "agents/loops/search.py", low=0)
     retriever: RetrieverConfig = section(RetrieverConfig)
     ray_init: RayInitConfig = section(RayInitConfig)
     global_profiler: ProfilerConfig = section(ProfilerConfig, later=PROFILING)

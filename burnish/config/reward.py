@@ -10,9 +10,9 @@ from burnish.config.model import ModelConfig
 
 SCORING = "rewards/scoring.py"
 MANAGERS = "rewards/managers/__init__.py"
-REWARD_MODEL, CONVERSATIONS = "workers/reward_model.py", "workers/conversations.py"
-MIXING = "trainer/reward_model.py"
-SANDBOX_BACKENDS = LOCAL, FUSION = ("local", "sandbox_fusion")
+REWARD_MODEL = "workers/reward_model.py"
+MIXING, FAILURES = "trainer/reward_model.py", "trainer/score.py"
+BACKENDS = LOCAL, FUSION = ("local", "sandbox_fusion")
 
 
 @dataclass
@@ -20,7 +20,7 @@ class RewardModelPathConfig(ModelConfig):
     """The reward model: a sequence or token classifier with one label."""
 
     input_tokenizer: str | None = key(
-        None, "tokenizer that the responses are decoded with; null: the policy's", reader=CONVERSATIONS, path=True
+        None, "tokenizer that the responses are decoded with; null: the policy's", REWARD_MODEL, path=True
     )
     fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": REWARD_MODEL} | NOT_TRAINED)
 
@@ -30,11 +30,10 @@ class SandboxConfig(Keys, reader="sandbox/__init__.py"):
     """Where model-written code runs, and what it may use."""
 
     backend: str = key(
-        None, "run programs here or on a SandboxFusion server; null: on the server if url is set",
-        choices=SANDBOX_BACKENDS,
-    )  # fmt: skip
+        None, "run programs here or on a SandboxFusion server; null: on the server if url is set", choices=BACKENDS
+    )
     url: str | None = key(None, "address of the server, e.g. http://host:8080/run_code")
-    max_concurrent: int = key(64, "programs that run at the same time", reader=SCORING, low=1)
+    max_concurrent: int = key(64, "programs that run at the same time", SCORING, low=1)
     memory_limit_mb: int = key(1024, "memory limit of one program and everything it starts", low=64)
     timeout: float = key(10.0, "time limit of one program, in seconds", above=0)
     allow_unsafe: bool = key(False, "if this machine permits no isolation, run programs without it, with limits only")
@@ -56,27 +55,27 @@ class RuleConfig(Keys, reader=SCORING):
 class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
     """The reward manager, the rules, and the reward model, if there is one."""
 
-    enable: bool = key(False, "score rows of style model or both with a model", reader="trainer/setup.py")
+    enable: bool = key(False, "score rows of style model or both with a model", "trainer/setup.py")
     model: RewardModelPathConfig = section(
-        RewardModelPathConfig, readers={"path": REWARD_MODEL, "tokenizer_path": CONVERSATIONS}
+        RewardModelPathConfig, readers={"path": REWARD_MODEL, "tokenizer_path": REWARD_MODEL}
     )
     micro_batch_size_per_gpu: int | None = key(None, "conversations per forward pass; null: planned from memory", low=1)
     use_dynamic_bsz: bool = key(None, "split micro-batches by tokens; null: as the actor")
     forward_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: the actor's", low=1)
     max_length: int | None = key(
         None, "longest conversation that is scored, in tokens; a longer one loses its start. null: the model's context",
-        reader=CONVERSATIONS, low=1,
+        REWARD_MODEL, low=1
     )  # fmt: skip
     reward_manager: str = key(
         "naive",
         "how scores are gathered, or an import path package.module:Class",
-        reader=MANAGERS,
+        MANAGERS,
         choices=("naive", "batch", "prime", "dapo"),
         import_path=True,
     )
     strategy: str = strategy()
-    rule_weight: float = key(1.0, "weight of the rule in rows of style both", reader=MIXING)
-    model_weight: float = key(1.0, "weight of the model in rows of style both", reader=MIXING)
+    rule_weight: float = key(1.0, "weight of the rule in rows of style both", MIXING)
+    model_weight: float = key(1.0, "weight of the model in rows of style both", MIXING)
     launch_reward_fn_async: bool = key(
         False,
         "score while other work continues",
@@ -102,11 +101,11 @@ class RewardConfig(Keys, reader=SCORING):
     on_error: str = key(
         "drop",
         "what happens to a sample that cannot be scored: it is dropped or gets 0",
-        reader="trainer/score.py",
+        FAILURES,
         choices=("drop", "zero"),
     )
     max_failure_ratio: float = key(
-        0.05, "share of failed samples in a step that stops the run", reader="trainer/score.py", low=0, high=1
+        0.05, "share of failed samples in a step that stops the run", FAILURES, low=0, high=1
     )
     num_workers: int = key(None, "processes that score; null: 2, with the prime manager up to 64", low=1)
 

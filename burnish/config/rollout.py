@@ -1,8 +1,5 @@
-"""`rollout`: the engine that generates responses, how it samples, and the agent loop around it.
-
-`BaseRolloutConfig` has what holds wherever responses are made; `RolloutConfig`, which is `actor_rollout_ref.rollout`,
-adds what only training asks for.
-"""
+"""`rollout`: the engine that generates responses, how it samples, and the agent loop around it. `RolloutConfig`, which
+is `actor_rollout_ref.rollout`, adds what only training asks for."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +10,7 @@ from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 ACTOR = "workers/actor_rollout_ref.py"
 ROLLOUTS = "workers/rollouts.py"
 EXPERIENCE = "trainer/experience.py"
-VLLM = "rollout/vllm/arguments.py"
+VLLM = "rollout/vllm/engine.py"
 IN_PROCESS, NATIVE = "rollout/in_process.py", "rollout/native/engine.py"
 TOOL_LOOP, ENVIRONMENT = "agents/loops/tool.py", "agents/environment.py"
 CALL_FORMATS = (
@@ -37,7 +34,7 @@ class ValKwargs(Keys, reader="trainer/validate.py"):
 class MultiTurnConfig(Keys, reader="agents/loops/tool.py"):
     """Tools and further turns within one response."""
 
-    enable: bool = key(False, "rows without agent_name use tool_agent", reader="config/rules/agents.py")
+    enable: bool = key(False, "rows without agent_name use tool_agent", "config/rules/sampling.py")
     max_assistant_turns: int | None = key(
         None, "most turns of the policy; null: as many as fit into the response", low=1
     )
@@ -51,11 +48,9 @@ class MultiTurnConfig(Keys, reader="agents/loops/tool.py"):
     tool_response_truncate_side: str = key(
         "middle", "which part of a longer tool response is cut out", choices=("left", "middle", "right")
     )
-    tool_config_path: str | None = key(None, "YAML file with the tools", reader=ENVIRONMENT, path=True)
-    interaction_config_path: str | None = key(None, "YAML file with the interactions", reader=ENVIRONMENT, path=True)
-    format: str = key(
-        "hermes", "format in which the model writes a tool call", reader=ENVIRONMENT, choices=CALL_FORMATS
-    )
+    tool_config_path: str | None = key(None, "YAML file with the tools", ENVIRONMENT, path=True)
+    interaction_config_path: str | None = key(None, "YAML file with the interactions", ENVIRONMENT, path=True)
+    format: str = key("hermes", "format in which the model writes a tool call", ENVIRONMENT, choices=CALL_FORMATS)
     rewards: str = key(
         "trajectory",
         "what is trained: the score of the whole response; the rewards that tools and interactions gave its turns; or "
@@ -71,9 +66,9 @@ class AgentConfig:
     num_workers: int | None = key(
         None, "processes that run agent loops", inert="one event loop runs all trajectories of a process"
     )
-    default_agent_loop: str = key("single_turn_agent", "loop for rows without agent_name", reader="agents/runner.py")
+    default_agent_loop: str = key("single_turn_agent", "loop for rows without agent_name", "agents/runner.py")
     agent_loop_config_path: str | None = key(
-        None, "YAML file with custom agent loops", reader="agents/user_loops.py", path=True
+        None, "YAML file with custom agent loops", "agents/user_loops.py", path=True
     )
 
 
@@ -84,7 +79,7 @@ class TrainingAgentConfig(AgentConfig):
     num_workers: int | None = key(
         None,
         "Ray: processes that run agent loops; null: as many as the policy has, at most 8",
-        reader="config/placement.py",
+        "config/placement.py",
         low=1,
     )
 
@@ -102,7 +97,7 @@ class RetrieverConfig(Keys, reader="agents/environment.py"):
 
 def engine_key(reader: str) -> Any:
     """The key that chooses an engine."""
-    return key("native", "rollout engine", reader=reader, choices="burnish.rollout:ENGINES")
+    return key("native", "rollout engine", reader, choices="burnish.rollout:ENGINES")
 
 
 @dataclass
@@ -121,51 +116,45 @@ class BaseRolloutConfig(Keys, reader=EXPERIENCE):
     top_p: float = key(1.0, "sample from the smallest set of tokens with this total probability", above=0, high=1)
     min_p: float = key(0.0, "exclude tokens less likely than this share of the most likely one", low=0, high=1)
     do_sample: bool = key(True, "sample; false: the most likely token")
-    prompt_length: int = key(None, "another name for data.max_prompt_length", reader="config/rules/sampling.py", low=1)
+    prompt_length: int = key(None, "another name for data.max_prompt_length", "config/rules/sampling.py", low=1)
     response_length: int = key(None, "another name for data.max_response_length", low=1)
     dtype: str = key(
         "auto",
         "type of the rollout engine's weights; auto: that of the trained weights",
-        reader=IN_PROCESS,
+        IN_PROCESS,
         choices=DTYPES,
         spellings=DTYPE_SPELLINGS,
     )
     gpu_memory_utilization: float = key(
         0.5,
         "largest share of the device's memory for the KV pool (vllm: for everything it holds)",
-        reader=NATIVE,
+        NATIVE,
         above=0,
         high=1,
     )
     ignore_eos: bool = key(False, "continue past the end-of-sequence token")
-    enforce_eager: bool = key(False, "do not use CUDA graphs", reader=NATIVE)
-    free_cache_engine: bool = key(True, "free the KV pool while training", reader="workers/replica.py")
+    enforce_eager: bool = key(False, "do not use CUDA graphs", NATIVE)
+    free_cache_engine: bool = key(True, "free the KV pool while training", "workers/replica.py")
     load_format: str = key(
         "auto", "where the engine's weights come from", inert="engines generate with the weights that are trained"
     )
     tensor_model_parallel_size: int = key(
         1, "devices that share one engine; more than 1 only with vllm", low=1, reader=VLLM
     )
-    max_num_batched_tokens: int = key(8192, "prompt tokens processed at a time", reader=NATIVE, low=1)
-    max_num_seqs: int = key(1024, "sequences generated at the same time", reader=NATIVE, low=1)
+    max_num_batched_tokens: int = key(8192, "prompt tokens processed at a time", NATIVE, low=1)
+    max_num_seqs: int = key(1024, "sequences generated at the same time", NATIVE, low=1)
     max_model_len: int | None = key(
-        None, "longest prompt and response together, in tokens; null: the model's context", reader=NATIVE, low=1
+        None, "longest prompt and response together, in tokens; null: the model's context", NATIVE, low=1
     )
-    enable_chunked_prefill: bool = key(True, "process long prompts in chunks", reader=NATIVE)
-    enable_prefix_caching: bool = key(
-        True, "reuse the KV cache of prompts that begin with the same tokens", reader=NATIVE
-    )
+    enable_chunked_prefill: bool = key(True, "process long prompts in chunks", NATIVE)
+    enable_prefix_caching: bool = key(True, "reuse the KV cache of prompts that begin with the same tokens", NATIVE)
     stop: list[str] = key([], "strings that end a response")
     stop_token_ids: list[int] = key([], "token ids that end a response, in addition to the model's own")
-    timeout: float | None = key(
-        None, "seconds for all trajectories of one batch; null: no limit", reader=ROLLOUTS, above=0
-    )
+    timeout: float | None = key(None, "seconds for all trajectories of one batch; null: no limit", ROLLOUTS, above=0)
     multi_turn: MultiTurnConfig = section(MultiTurnConfig)
     agent: AgentConfig = section(AgentConfig)
     engine_kwargs: dict[str, dict[str, Any]] = key(
-        {},
-        "further arguments for the program of an engine, by its name, as in engine_kwargs.vllm.block_size=16",
-        reader=VLLM,
+        {}, "further arguments for the program of an engine, by its name, as in engine_kwargs.vllm.block_size=16", VLLM
     )
     disable_log_stats: bool = key(True, "do not log statistics of the engine", inert="engines log no statistics")
 
@@ -174,11 +163,9 @@ class BaseRolloutConfig(Keys, reader=EXPERIENCE):
 class RolloutConfig(BaseRolloutConfig, reader=ACTOR):
     """Engine, sampling and agent loop."""
 
-    n: int = key(
-        None, "responses per prompt; null: 4 where the estimator compares groups, else 1", reader=EXPERIENCE, low=1
-    )
-    n_agent: int = key(None, "another name for n; must equal it", reader="config/rules/batch.py", low=1)
-    calculate_log_probs: bool = key(True, "keep the log-probs of sampled tokens", reader=ROLLOUTS)
+    n: int = key(None, "responses per prompt; null: 4 where the estimator compares groups, else 1", EXPERIENCE, low=1)
+    n_agent: int = key(None, "another name for n; must equal it", "config/rules/batch.py", low=1)
+    calculate_log_probs: bool = key(True, "keep the log-probs of sampled tokens", ROLLOUTS)
     log_prob_micro_batch_size_per_gpu: int | None = key(
         None, "sequences per forward pass of the old log-probs; null: planned from memory", low=1
     )

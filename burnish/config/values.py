@@ -1,13 +1,10 @@
-"""From what the user wrote to the type, choice and range of a key; complaints name key, value and what is allowed.
-
-Hydra and YAML hand over plain ints, floats, strings, bools, lists and dicts. `convert(known, raw)` gives the value the
-dataclass holds, or raises `ConfigError`. It is forgiving where the meaning is plain ("4" for an integer, one string for
-a list of strings, 1e4 for 10000) and strict everywhere else (nothing is ever rounded or cut).
-"""
+"""From what the user wrote to the type, choice and range of a key: forgiving where the meaning is plain ("4" for an
+integer, one string for a list, 1e4 for 10000) and strict everywhere else. Complaints name key, value and choices."""
 
 import re
 import types
 import typing
+from contextlib import suppress
 from typing import Any
 
 from burnish.config.key import Key, KnownKey
@@ -30,7 +27,6 @@ class _Mismatch(Exception):
 
 
 def convert(known: KnownKey, raw: Any) -> Any:
-    """The value of a key as its dataclass holds it."""
     about, kinds = known.about, _members(known.type)
     if raw is None:
         if known.default is None or type(None) in typing.get_args(known.type):
@@ -98,7 +94,6 @@ def allowed(known: KnownKey) -> str:
 
 
 def _members(hint: Any) -> list[Any]:
-    """The types a value may have, without None."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return [kind for kind in typing.get_args(hint) if kind is not type(None)]
     return [hint]
@@ -114,13 +109,11 @@ def _name(kind: Any) -> str:
 
 
 def _cast(hint: Any, raw: Any) -> Any:
-    for kind in (members := _members(hint)):
-        try:
+    *others, last = _members(hint)
+    for kind in others:
+        with suppress(_Mismatch):
             return _cast_one(kind, raw)
-        except _Mismatch:
-            if kind is members[-1]:
-                raise
-    raise AssertionError("a key has a type")
+    return _cast_one(last, raw)
 
 
 def _cast_one(kind: Any, raw: Any) -> Any:

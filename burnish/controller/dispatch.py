@@ -1,47 +1,43 @@
 """How one call becomes a call for each worker, and the workers' results one result.
 
-Every way is a `DispatchPair` of two pure functions:
+    class Actor(Worker):
+        @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+        def compute_log_prob(self, data: DataProto) -> DataProto: ...
 
-    dispatch(world_size, /, *args, **kwargs) -> CallSplit  the arguments of every worker, from rank 0 on
-    collect(split, outputs) -> result                  outputs in the order of split.calls
-
-Nothing here knows processes, so local and Ray groups share it. `register_dispatch` adds a pair of your own.
+Every way is a `DispatchPair` of two pure functions, which know no processes; `register_dispatch` adds a pair of your
+own. The method itself stays as it is: `register` puts a mark on it, which group.py reads from the class.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from burnish.errors import WorkerError
 from burnish.protocol import DataProto, join_metrics, pad_dataproto_to_divisor, unpad_dataproto
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+_MARK = "_burnish_registered"
+
 
 class WorkerCall(NamedTuple):
-    """The arguments of one worker's call."""
-
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 class CallSplit(NamedTuple):
-    """Calls for workers 0, 1, ...; `rows` of each DataProto after padding, of which the last `padding` are copies.
-
-    answering  the first so many workers' results are wanted, the others send nothing back; None: all
-    """
-
-    calls: list[WorkerCall]
-    rows: int = 0
-    padding: int = 0
-    answering: int | None = None
+    calls: list[WorkerCall]  # of workers 0, 1, …
+    rows: int = 0  # of each DataProto after padding
+    padding: int = 0  # of them, the last so many are copies
+    answering: int | None = None  # the first so many workers' results are wanted, the others send nothing; None: all
 
 
 @dataclass(frozen=True)
 class DispatchPair:
     """One way to split a call over workers and to join their results."""
 
-    dispatch: Callable[..., CallSplit]
-    collect: Callable[[CallSplit, list[Any]], Any]
+    dispatch: Callable[..., CallSplit]  # (world_size, /, *args, **kwargs): the arguments of every worker, from rank 0
+    collect: Callable[[CallSplit, list[Any]], Any]  # the outputs are in the order of the calls
 
 
 class Dispatch(StrEnum):
@@ -62,12 +58,10 @@ class Dispatch(StrEnum):
 
 
 def to_rank_zero(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
-    """One call, for worker 0."""
     return CallSplit([WorkerCall(args, kwargs)])
 
 
 def same_to_all(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
-    """The same arguments for every worker."""
     return CallSplit([WorkerCall(args, dict(kwargs)) for _ in range(world_size)])
 
 
@@ -93,9 +87,7 @@ def own_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
 
 def rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """Every DataProto is padded to a multiple of world_size and split by rows; other arguments go to all as they are.
-
-    Padding rows are copies with `response_mask` 0, so that no duplicate is trained or counted.
-    """
+    Padding rows are copies with `response_mask` 0, so that no duplicate is trained or counted."""
     protos = {name: value for name, value in [*enumerate(args), *kwargs.items()] if isinstance(value, DataProto)}
     if not protos:
         raise WorkerError("needs a DataProto among its arguments to split over the workers, but got none")
@@ -106,7 +98,12 @@ def rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     padding = -rows % world_size
 
     def share(value: Any) -> list[Any]:
-        return _padded(value, world_size).chunk(world_size) if isinstance(value, DataProto) else [value] * world_size
+        if not isinstance(value, DataProto):
+            return [value] * world_size
+        padded, added = pad_dataproto_to_divisor(value, world_size)
+        if added and padded.batch is not None and "response_mask" in padded.batch.keys():  # noqa: SIM118 (tensordict)
+            padded.batch["response_mask"][-added:] = 0  # padding made new tensors: the caller's mask is not touched
+        return padded.chunk(world_size)
 
     split = own_to_each(world_size, *map(share, args), **{name: share(value) for name, value in kwargs.items()})
     return split._replace(rows=rows + padding, padding=padding)
@@ -128,13 +125,6 @@ def no_call(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     )
 
 
-def _padded(data: DataProto, divisor: int) -> DataProto:
-    padded, padding = pad_dataproto_to_divisor(data, divisor)
-    if padding and padded.batch is not None and "response_mask" in padded.batch.keys():  # noqa: SIM118 (tensordict)
-        padded.batch["response_mask"][-padding:] = 0  # padding made new tensors: the caller's mask is not touched
-    return padded
-
-
 # --- joining ---
 
 
@@ -144,15 +134,11 @@ def only_one(split: CallSplit, outputs: list[Any]) -> Any:
 
 
 def as_list(split: CallSplit, outputs: list[Any]) -> list[Any]:
-    """The results, by rank."""
     return outputs
 
 
 def joined_rows(split: CallSplit, outputs: list[Any]) -> DataProto | None:
-    """The workers' DataProtos as one, without padding; None where every worker gave None.
-
-    A batch without columns (metrics only) has nothing to unpad.
-    """
+    """The workers' DataProtos as one, without padding; None where every worker gave None."""
     if all(output is None for output in outputs):
         return None
     if wrong := {type(output).__name__ for output in outputs if not isinstance(output, DataProto)}:
@@ -161,7 +147,7 @@ def joined_rows(split: CallSplit, outputs: list[Any]) -> DataProto | None:
         whole = DataProto.concat(outputs)
     except ValueError as error:
         raise WorkerError(f"gave batches that cannot be joined: {error}") from error
-    if not split.padding or not whole.has_columns():
+    if not split.padding or not whole.has_columns():  # metrics only
         return whole
     if len(whole) != split.rows:
         raise WorkerError(
@@ -211,3 +197,58 @@ def find_dispatch(mode: str | DispatchPair) -> DispatchPair:
     if mode not in _PAIRS:
         raise ValueError(f"no dispatch mode {mode!r}; there are {', '.join(_PAIRS)}")
     return _PAIRS[mode]
+
+
+# --- marking a method ---
+
+
+class Execute(StrEnum):
+    """Which workers run the call: all that the dispatch has a call for, or only rank 0 (whose result is the result)."""
+
+    ALL = "all"
+    RANK_ZERO = "rank_zero"
+
+
+@dataclass(frozen=True)
+class Registered:
+    pair: DispatchPair
+    execute: Execute
+    blocking: bool
+
+
+# With these, running rank 0 alone would silently lose the rows of the others.
+_SPLITTING = {Dispatch.TOGETHER, *(mode for mode in Dispatch if mode.startswith("dp_"))}
+
+
+def register(
+    dispatch_mode: Dispatch | str | DispatchPair = Dispatch.ALL_TO_ALL,
+    execute_mode: Execute = Execute.ALL,
+    blocking: bool = True,
+) -> Callable[[Method], Method]:
+    """Mark a method as callable through a WorkerGroup. `blocking=False`: the group gives a future at once, whose
+    `get()` waits for the result; `group.method.start(...)` gives a future whatever the mark says."""
+    mark = Registered(find_dispatch(dispatch_mode), Execute(execute_mode), blocking)
+    if mark.execute is Execute.RANK_ZERO and dispatch_mode in _SPLITTING:
+        raise ValueError(f"{dispatch_mode} splits a batch over all workers; Execute.RANK_ZERO would run one part of it")
+
+    def decorate(method: Method) -> Method:
+        setattr(method, _MARK, mark)
+        return method
+
+    return decorate
+
+
+def registered_methods(worker_class: type) -> dict[str, Registered]:
+    """The marked methods of a class by name. A subclass that overrides one without a new mark keeps the old mark."""
+    members = [member for base in reversed(worker_class.__mro__) for member in vars(base).items()]
+    return {name: getattr(member, _MARK) for name, member in members if hasattr(member, _MARK)}
+
+
+def check_direct(worker_class: type, method: str) -> None:
+    """Refuse a peer's call of a method that is not meant for peers."""
+    mark = registered_methods(worker_class).get(method)
+    if mark is None or mark.pair != _PAIRS[Dispatch.DIRECT_ROLLOUT_METHOD]:
+        raise WorkerError(
+            f"{worker_class.__name__}.{method} is not for peers to call; register it with "
+            "Dispatch.DIRECT_ROLLOUT_METHOD"
+        )

@@ -2,20 +2,18 @@
 
 A call is: split the arguments (dispatch.py), start it on the workers (`submit`, the one thing that local.py and Ray
 do differently), join the results. `actor_wg.compute_log_prob.start(data)` gives a future at once, so that groups of
-different pools compute at the same time. Groups are made by `spawn`: all workers of one ResourcePool at once, so that
-several roles can share its devices. A `Peer` is one worker of a group as another worker calls it.
+different pools compute at the same time.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from burnish.controller.decorator import Execute, Registered, registered_methods
-from burnish.controller.dispatch import CallSplit, WorkerCall, only_one
+from burnish.controller.dispatch import CallSplit, Execute, Registered, WorkerCall, only_one, registered_methods
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Worker, WorkerPlace, failed
-from burnish.errors import BurnishError, WorkerError
+from burnish.controller.worker import Worker, WorkerPlace, typed_failures
+from burnish.errors import WorkerError
 
 W = TypeVar("W", bound=Worker)
 
@@ -34,10 +32,8 @@ class Peer(Protocol):
     name: str
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method that is registered with Dispatch.DIRECT_ROLLOUT_METHOD and wait for its result.
-
-        Many calls run at once. Cancelling the wait cancels the call.
-        """
+        """Call a method that is registered with Dispatch.DIRECT_ROLLOUT_METHOD and wait for its result. Many calls run
+        at once. Cancelling the wait cancels the call."""
 
 
 class ClassWithInitArgs(Generic[W]):
@@ -50,17 +46,57 @@ class ClassWithInitArgs(Generic[W]):
         """Make the worker of this place; it knows its place before its `__init__` runs."""
         worker = self.cls.__new__(self.cls)
         worker.place = place
-        try:
+        with typed_failures(self.cls, "__init__", place):
             worker.__init__(*self.args, **self.kwargs)  # type: ignore[misc]
-        except BurnishError:
-            raise
-        except Exception as error:
-            raise failed(self.cls, "__init__", place, error) from error
         return worker
+
+
+class _Collected:
+    """The future of a whole call: the workers' results, joined once they are there."""
+
+    def __init__(self, future: Future, collect: Callable[[list[Any]], Any]):
+        self._future, self._collect = future, collect
+
+    def get(self, timeout: float | None = None) -> Any:
+        return self._collect(self._future.get(timeout))
+
+
+class BoundMethod:
+    """A registered method of a group, to be called, or started for a future."""
+
+    def __init__(self, group: "WorkerGroup", name: str, mark: Registered):
+        self._group, self._name, self._mark = group, name, mark
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        future = self.start(*args, **kwargs)
+        return future.get() if self._mark.blocking else future
+
+    def start(self, /, *args: Any, **kwargs: Any) -> Future:
+        """Start the call on the workers; the future's `get` waits for the joined result."""
+        split, collect = self._split(args, kwargs)
+        future = self._group.submit(self._name, split.calls, split.answering)
+        return _Collected(future, partial(self._naming, collect, split))
+
+    def _split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[CallSplit, Callable[[CallSplit, list[Any]], Any]]:
+        split: CallSplit = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
+        if self._mark.execute is Execute.RANK_ZERO:
+            return split._replace(calls=split.calls[:1], answering=None), only_one
+        return split, self._mark.pair.collect
+
+    def _naming(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a dispatch or collect function; its complaints get the method's name in front."""
+        try:
+            return function(*args, **kwargs)
+        except WorkerError as error:
+            raise WorkerError(f"{self._group.worker_class.__name__}.{self._name} {error}") from error
 
 
 class WorkerGroup(ABC):
     """The workers of one class. Subclasses say how workers are made and called."""
+
+    method_class: ClassVar[type[BoundMethod]] = BoundMethod  # what a registered method is on the group
 
     def __init__(self, worker_class: type[Worker], world_size: int):
         self.worker_class, self.world_size = worker_class, world_size
@@ -68,7 +104,7 @@ class WorkerGroup(ABC):
         for name, mark in self.methods.items():
             if hasattr(type(self), name) or name in vars(self):
                 raise WorkerError(f"{worker_class.__name__}.{name} has the name of a WorkerGroup's own; rename it")
-            setattr(self, name, self.bind(name, mark))
+            setattr(self, name, self.method_class(self, name, mark))
 
     @classmethod
     @abstractmethod
@@ -79,10 +115,6 @@ class WorkerGroup(ABC):
     @abstractmethod
     def available_devices(cls, device: str = "auto") -> list[int] | None:
         """The number of devices of every node; None where workers run on CPUs, which any number can share."""
-
-    def bind(self, name: str, mark: Registered) -> "BoundMethod":
-        """What a registered method is on the group."""
-        return BoundMethod(self, name, mark)
 
     @abstractmethod
     def submit(self, method: str, calls: list[WorkerCall], answering: int | None = None) -> Future:
@@ -103,56 +135,3 @@ class WorkerGroup(ABC):
         there = ", ".join(sorted(vars(self).get("methods", ()))) or "none"
         worker = getattr(vars(self).get("worker_class"), "__name__", "the worker")
         raise AttributeError(f"{name!r} is not a registered method of {worker}; registered are: {there}")
-
-
-class BoundMethod:
-    """A registered method of a group, to be called, or started for a future."""
-
-    def __init__(self, group: WorkerGroup, name: str, mark: Registered):
-        self._group, self._name, self._mark = group, name, mark
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        future = self.start(*args, **kwargs)
-        return future.get() if self._mark.blocking else future
-
-    def start(self, /, *args: Any, **kwargs: Any) -> Future:
-        """Start the call on the workers; the future's `get` waits for the joined result."""
-        split, collect = self._split(args, kwargs)
-        future = self._group.submit(self._name, split.calls, split.answering)
-        return _Collected(future, partial(self._naming, collect, split))
-
-    def _split(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[CallSplit, Callable[[CallSplit, list[Any]], Any]]:
-        """The calls of the workers, and what joins their results."""
-        split: CallSplit = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
-        if self._mark.execute is Execute.RANK_ZERO:
-            return split._replace(calls=split.calls[:1], answering=None), only_one
-        return split, self._mark.pair.collect
-
-    def _naming(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a dispatch or collect function; its complaints get the method's name in front."""
-        try:
-            return function(*args, **kwargs)
-        except WorkerError as error:
-            raise WorkerError(f"{self._group.worker_class.__name__}.{self._name} {error}") from error
-
-
-def check_direct(worker_class: type[Worker], method: str) -> None:
-    """Refuse a peer's call of a method that is not meant for peers."""
-    mark = registered_methods(worker_class).get(method)
-    if mark is None or not mark.direct:
-        raise WorkerError(
-            f"{worker_class.__name__}.{method} is not for peers to call; register it with "
-            "Dispatch.DIRECT_ROLLOUT_METHOD"
-        )
-
-
-class _Collected:
-    """The future of a whole call: the workers' results, joined once they are there."""
-
-    def __init__(self, future: Future, collect: Callable[[list[Any]], Any]):
-        self._future, self._collect = future, collect
-
-    def get(self, timeout: float | None = None) -> Any:
-        return self._collect(self._future.get(timeout))

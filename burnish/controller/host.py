@@ -21,10 +21,10 @@ import numpy as np
 import torch
 import torch.distributed
 
-from burnish.controller.columns import flat, pack, unpack
-from burnish.controller.failures import Carried, carry, restore
-from burnish.controller.group import ClassWithInitArgs, check_direct
+from burnish.controller.dispatch import check_direct
+from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.process import Address, Surroundings, Warnings, share_cores, stack_of, stacks, tail
+from burnish.controller.wire import Carried, carry, flat, pack, restore, unpack
 from burnish.controller.worker import Worker, WorkerPlace, call_worker, call_worker_async, device_of
 from burnish.controller.worker_status import NO_CALL, WorkerStatus
 from burnish.errors import BurnishError, WorkerError
@@ -49,16 +49,8 @@ class WorkerReply(NamedTuple):
             raise WorkerError(f"the result of {what} cannot be read here: {type(error).__name__}: {error}") from error
 
 
-class DirectCall(NamedTuple):
-    """A call of a peer that runs: what, since when, and the coroutine that it is."""
-
-    what: str
-    since: float
-    call: Coroutine[Any, Any, Any]
-
-
 class WorkerHost:
-    """One worker process; see the module's docstring. An executor's subclass says how it is reached."""
+    """One worker process. An executor's subclass says how it is reached."""
 
     pickler: ClassVar[type[pickle.Pickler]] = pickle.Pickler
 
@@ -67,7 +59,7 @@ class WorkerHost:
         self._workers: dict[str, Worker] = {}
         self._compute = ThreadPoolExecutor(1, "compute")
         self._thread: threading.Thread | None = None  # that of `compute`, once it runs
-        self._direct: dict[int, DirectCall] = {}
+        self._direct: dict[Coroutine[Any, Any, Any], tuple[str, float]] = {}  # peers' calls: what, and since when
         self._turns, self._turn = asyncio.Condition(), 0
         self._doing = ""
         self._warnings = Warnings()
@@ -84,15 +76,11 @@ class WorkerHost:
         return memory
 
     async def address(self) -> Address:
-        """Where this process is."""
         return self._address
 
     async def run(self, number: int, what: str, job: str, parts: list[Any], answers: bool) -> WorkerReply:
-        """Run a job (below) when it is the turn of this number.
-
-        parts    the job's packed arguments, some by reference
-        answers  whether its result is wanted
-        """
+        """Run a job (below) when it is the turn of this number. `parts`: its packed arguments, some by reference;
+        `answers`: whether its result is wanted."""
         async with self._turns:
             await self._turns.wait_for(lambda: self._turn == number)
             try:
@@ -103,30 +91,30 @@ class WorkerHost:
         return await asyncio.wrap_future(running)
 
     async def direct(self, role: str, method: str, skeleton: bytes, memory: list[np.ndarray]) -> WorkerReply:
-        """Call a worker's method for a peer."""
         try:
             worker = self._workers[role]
             check_direct(type(worker), method)
             what = f"{type(worker).__name__}.{method}"
             args, kwargs = self._unpacked(what, [skeleton, *memory])
             call = call_worker_async(worker, method, args, kwargs)
-            self._direct[id(call)] = DirectCall(what, time.monotonic(), call)
+            self._direct[call] = what, time.monotonic()
             try:
                 return self._packed(what, await call)
             finally:
-                del self._direct[id(call)]
+                del self._direct[call]
         except BurnishError as error:
             return _failing(error)
 
     async def status(self) -> WorkerStatus:
         """What the thread `compute` is doing, and which calls of peers run. The stacks of all threads go to the log."""
         lines = tail(self._address) or ""  # before the log ends with stacks
-        calls, now = sorted(self._direct.values(), key=lambda call: call.since), time.monotonic()
+        calls, now = sorted(self._direct, key=lambda call: self._direct[call][1]), time.monotonic()
         if self._doing or not calls:
             stack = stacks(self._thread or threading.current_thread())
         else:  # it waits for another task or another thread
-            stack = stack_of(calls[0].call) + stacks(None)
-        return WorkerStatus(self._doing or NO_CALL, stack, lines, tuple((one.what, now - one.since) for one in calls))
+            stack = stack_of(calls[0]) + stacks(None)
+        peers = tuple((what, now - since) for what, since in map(self._direct.__getitem__, calls))
+        return WorkerStatus(self._doing or NO_CALL, stack, lines, peers)
 
     def _answer(self, what: str, job: str, parts: list[Any], answers: bool) -> WorkerReply:
         self._thread, self._doing = threading.current_thread(), what
@@ -186,11 +174,9 @@ class WorkerHost:
         )
 
     def make(self, role: str, made: ClassWithInitArgs, place: WorkerPlace) -> None:
-        """Make the worker of a role."""
         self._workers[role] = made.make(place)
 
     def call(self, role: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method of the worker of a role."""
         return call_worker(self._workers[role], method, args, kwargs)
 
 

@@ -9,17 +9,34 @@ from typing import Any, Self
 
 import torch
 
-from burnish.controller.decorator import Registered
-from burnish.controller.dispatch import WorkerCall
-from burnish.controller.group import BoundMethod, ClassWithInitArgs, Future, WorkerGroup, check_direct
+from burnish.controller.dispatch import WorkerCall, check_direct
+from burnish.controller.group import BoundMethod, ClassWithInitArgs, Future, WorkerGroup
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Worker, call_worker, call_worker_async, failed
+from burnish.controller.worker import Worker, call_worker, call_worker_async, typed_failures
 from burnish.errors import BurnishError, ConfigError
 from burnish.models.device import pick_device
 
 
+class LocalMethod(BoundMethod):
+    """Goes straight to the worker's method: one frame is between it and the caller."""
+
+    _group: "LocalWorkerGroup"
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if not self._mark.blocking:
+            return self.start(*args, **kwargs)
+        split, collect = self._split(args, kwargs)
+        worker, outputs = self._group.worker, []
+        for call in split.calls:
+            with typed_failures(self._group.worker_class, self._name, worker.place):
+                outputs.append(getattr(worker, self._name)(*call.args, **call.kwargs))
+        return self._naming(collect, split, outputs)
+
+
 class LocalWorkerGroup(WorkerGroup):
     """A group of one: `worker` is the object itself, for tests and for a look inside."""
+
+    method_class = LocalMethod
 
     def __init__(self, worker: Worker):
         self.worker = worker
@@ -39,9 +56,6 @@ class LocalWorkerGroup(WorkerGroup):
     def available_devices(cls, device: str = "auto") -> list[int] | None:
         return [torch.cuda.device_count()] if pick_device(device).type == "cuda" else None
 
-    def bind(self, name: str, mark: Registered) -> BoundMethod:
-        return LocalMethod(self, name, mark)
-
     def submit(self, method: str, calls: list[WorkerCall], answering: int | None = None) -> Future:
         return Finished(lambda: [call_worker(self.worker, method, call.args, call.kwargs) for call in calls])
 
@@ -50,26 +64,6 @@ class LocalWorkerGroup(WorkerGroup):
 
     def shutdown(self) -> None:
         """The worker lives in this process, which continues."""
-
-
-class LocalMethod(BoundMethod):
-    """Goes straight to the worker's method: one frame is between it and the caller."""
-
-    _group: LocalWorkerGroup
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if not self._mark.blocking:
-            return self.start(*args, **kwargs)
-        split, collect = self._split(args, kwargs)
-        worker, outputs = self._group.worker, []
-        for call in split.calls:
-            try:
-                outputs.append(getattr(worker, self._name)(*call.args, **call.kwargs))
-            except BurnishError:
-                raise
-            except Exception as error:
-                raise failed(type(worker), self._name, worker.place, error) from error
-        return self._naming(collect, split, outputs)
 
 
 class LocalPeer:

@@ -40,7 +40,6 @@ class ResourcePool:
         return sum(self.process_on_nodes)
 
     def places(self) -> list[WorkerPlace]:
-        """The place of every rank, node by node."""
         local = [(rank, count) for count in self.process_on_nodes for rank in range(count)]
         return [WorkerPlace(rank, self.world_size, *local_rank, self.device) for rank, local_rank in enumerate(local)]
 
@@ -49,11 +48,7 @@ class ResourcePool:
 
 
 class ResourcePoolManager:
-    """Named pools and the roles that run on them.
-
-    resource_pool_spec  {"global_pool": [8, 8]}: processes on each node
-    mapping             {Role.ActorRolloutRef: "global_pool", Role.Critic: "global_pool"}
-    """
+    """Named pools, such as {"global_pool": [8, 8]}, and the roles that run on them: {Role.Critic: "global_pool"}."""
 
     def __init__(
         self,
@@ -73,7 +68,6 @@ class ResourcePoolManager:
             raise ConfigError(f"trainer.resource_pools: no role runs on {', '.join(idle)}; map one to it or remove it")
 
     def get_resource_pool(self, role: str) -> ResourcePool:
-        """The pool of a role."""
         if role not in self.mapping:
             raise ConfigError(
                 f"trainer.resource_pools: role {str(role)!r} has no pool; mapped are: "
@@ -90,14 +84,11 @@ class ResourcePoolManager:
         return [pool for name, pool in self.pools.items() if set(self.roles_of(name)) - {Role.AgentLoop}]
 
     def n_processes(self) -> int:
-        """Processes of all pools that compute with models."""
         return sum(pool.world_size for pool in self.model_pools())
 
     def check_devices(self, available: Sequence[int] | None) -> None:
         """Refuse pools that need more devices than there are; `available` as `WorkerGroup.available_devices` gives it.
-
-        These are the conditions that always hold. How pools share out several nodes is for the executor to say.
-        """
+        How pools share out several nodes is for the executor to say."""
         if available is None:
             return
         if self.n_processes() > sum(available):

@@ -1,7 +1,5 @@
-"""What the process of a worker does for itself: its folder and path, its log file, its threads, its network interface.
-
-A Ray worker process starts in Ray's own surroundings. `enter` makes it one of the run: as if the controller had started
-it. `stacks` and `tail` describe a process that hangs or died.
+"""What the process of a worker does for itself: its folder and path, its log file, its threads, its network interface;
+and what is reported of one that hangs or died. Ray starts it in its own surroundings; `enter` makes it one of the run.
 """
 
 import asyncio
@@ -48,8 +46,6 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker process is found."""
-
     pid: int
     ip: str
     hostname: str
@@ -110,9 +106,7 @@ def interface_of(ip: str) -> str | None:
 
 def gpu_among(given: Sequence[str], seen: str) -> int | None:
     """Which of the GPUs that a process sees (CUDA_VISIBLE_DEVICES) was given to it; None where that is not said.
-
-    Ray hides the others, unless RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES says not to.
-    """
+    Ray hides the others, unless RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES says not to."""
     if not given:
         return None
     if given[0] in seen.split(","):

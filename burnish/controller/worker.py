@@ -1,13 +1,12 @@
 """Worker: the base of every class that holds a model and computes, and `WorkerPlace`: where one worker runs.
 
-A group makes workers through `ClassWithInitArgs` (group.py), which puts the place on the object before `__init__`
-runs: a worker knows its rank from its first line on. A worker made by hand is rank 0 of 1.
-`call_worker` is the one boundary at which a worker's failures become typed; every executor calls methods through it
-(`call_worker_async` where methods may be coroutines).
+A group makes workers through `ClassWithInitArgs`, which puts the place on the object before `__init__` runs: a worker
+knows its rank from its first line on. A worker made by hand is rank 0 of 1.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +18,15 @@ from burnish.models.device import pick_device
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker runs: its rank among all workers of its group, its rank on its node, and the kind of device.
-
-    gpu        which GPU of those that the process sees; None: that of its local rank
-    timeout_s  how long a collective of the group may take. Process groups that workers make do not take over that of
-               the default group: give it to them
-    """
+    """Where a worker runs: its rank among all workers of its group, its rank on its node, and the kind of device."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
     device: str = "auto"  # auto, cuda or cpu, as in trainer.device
-    gpu: int | None = None
+    gpu: int | None = None  # which GPU of those that the process sees; None: that of its local rank
+    # How long a collective may take. Process groups that workers make do not take it over: give it to them.
     timeout_s: float = 1800.0
 
 
@@ -56,32 +51,29 @@ class Worker:
 
     @property
     def device(self) -> torch.device:
-        """The device of this worker: its own GPU, or the CPU."""
         return device_of(self.place)
 
 
-def call_worker(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a worker's method. A BurnishError rises as it is; anything else as a WorkerError that names the place."""
+@contextmanager
+def typed_failures(worker_class: type, method: str, place: WorkerPlace) -> Iterator[None]:
+    """The one boundary at which a worker's failures become typed; every executor calls methods inside it. A
+    BurnishError rises as it is; anything else as a WorkerError that names the place."""
     try:
-        return getattr(worker, method)(*args, **kwargs)
+        yield
     except BurnishError:
         raise
     except Exception as error:
-        raise failed(type(worker), method, worker.place, error) from error
+        where = f"{worker_class.__name__}.{method} failed on rank {place.rank} of {place.world_size}"
+        raise WorkerError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def call_worker(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    with typed_failures(type(worker), method, worker.place):
+        return getattr(worker, method)(*args, **kwargs)
 
 
 async def call_worker_async(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """As `call_worker`, for a method that may be a coroutine function."""
-    try:
+    with typed_failures(type(worker), method, worker.place):
         outcome = getattr(worker, method)(*args, **kwargs)
         return await outcome if inspect.isawaitable(outcome) else outcome
-    except BurnishError:
-        raise
-    except Exception as error:
-        raise failed(type(worker), method, worker.place, error) from error
-
-
-def failed(worker_class: type, method: str, place: WorkerPlace, error: Exception) -> WorkerError:
-    """The error for a worker that raised something it did not mean to."""
-    where = f"{worker_class.__name__}.{method} failed on rank {place.rank} of {place.world_size}"
-    return WorkerError(f"{where}: {type(error).__name__}: {error}")

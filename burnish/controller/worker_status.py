@@ -9,15 +9,10 @@ NO_CALL = "no call"
 
 
 class WorkerStatus(NamedTuple):
-    """What a process is doing, the stack of the thread that does it, and the last lines of its log.
-
-    peers  direct calls that it runs for others meanwhile: what, and for how many seconds; the longest first
-    """
-
     doing: str
-    stack: str
-    lines: str
-    peers: tuple[tuple[str, float], ...] = ()
+    stack: str  # of the thread that does it
+    lines: str  # the last of its log
+    peers: tuple[tuple[str, float], ...] = ()  # calls for others: what, and for how many seconds; the longest first
 
     def __str__(self) -> str:
         if not self.peers:
@@ -29,12 +24,10 @@ class WorkerStatus(NamedTuple):
 
 
 class LateProcess(NamedTuple):
-    """A process that somebody waits for: its name, its log, what it says, the log's last lines where it says nothing"""
-
     name: str
     log: str
-    there: WorkerStatus | None
-    lines: str = ""
+    there: WorkerStatus | None  # what it says
+    lines: str = ""  # the log's last, where it says nothing
 
 
 def quoted(title: str, text: str) -> str:

@@ -1,14 +1,7 @@
 """The buffer of new prompts: rows proposed while training wait here until a batch draws them.
 
-Consumes what reward functions and agent loops proposed, with where each comes from (`Provenance`); produces rows like
-those of a dataset, oldest first. A proposed row is checked as a row of a file is, before it enters, so that it cannot
-end the run when it is drawn: what is wrong with it is counted and reported, and the run continues. A row carries its
-provenance in `extra_info.augmented`, for reward functions and agent loops; one that is returned has it as the field
-`augmented` too, which no row of a file can have.
-
-The buffer holds at most `data.augment.buffer_size` rows, none twice (by its messages), and only values that JSON has:
-it is part of the checkpoint, and what a resumed run draws must be what the uninterrupted one would have drawn. Of a
-trajectory it looks at the first MOST_ROWS rows, so that no function can hold up a step by what it proposes.
+A row is checked as a row of a file is; what is wrong with it is counted and reported. It carries its `Provenance` in
+`extra_info.augmented`. The buffer is part of the checkpoint, so its values are JSON; no prompt is in it twice.
 """
 
 import json
@@ -21,44 +14,37 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.config.data import DataConfig
 from burnish.data.chat import ChatRenderer
+from burnish.data.dataset import Check, complete_row, refuse_media
 from burnish.data.files import Row
-from burnish.data.row import Check, complete_row, refuse_media
 from burnish.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 AUGMENTED = "augmented"
-MOST_ROWS = 64  # that one trajectory may propose
+MOST_ROWS = 64  # of a trajectory that are looked at, so that no function can hold up a step
 DEEPEST = 64  # levels of lists and objects in a row
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a proposed row comes from: the prompt whose trajectory proposed it, the step, and who did.
-
-    `depth` is 1 for a child of a dataset's row, 2 for a child of such a child, and so on.
-    """
+    """Where a proposed row comes from: the prompt whose trajectory proposed it, the step, and who did."""
 
     from_uid: int
     from_index: Any
     step: int
     by: str  # reward, agent
-    depth: int = 1
+    depth: int = 1  # of a child of a dataset's row; 2 of a child of such a child, and so on
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What one trajectory proposed: a list of rows, if the user kept to the contract."""
-
     rows: Any
     origin: Provenance
 
 
 @dataclass
 class Intake:
-    """What became of the rows that were proposed in a step."""
-
     added: int = 0
     duplicates: int = 0  # their prompt is waiting already
     refused: int = 0
@@ -89,17 +75,14 @@ class PromptBuffer:
         return len(self._waiting)
 
     def most(self, size: int) -> int:
-        """How many prompts of a batch of `size` may come from the buffer."""
         return math.floor(self.config.augment.share * size + 1e-9)  # 0.29 × 100 is 28.999…
 
     def take(self, size: int) -> list[Row]:
-        """The rows for a batch of `size` prompts, oldest first; they are the caller's from now on."""
         count = min(self.most(size), len(self))
         rows = [self._waiting.popitem(last=False)[1] for _ in range(count)]
         return [{**row, AUGMENTED: row["extra_info"][AUGMENTED]} for row in rows]
 
     def add(self, proposals: Iterable[Proposal]) -> Intake:
-        """Take in what is proposed, in this order."""
         intake = Intake()
         for proposal in proposals:
             if not isinstance(proposal.rows, list | tuple):

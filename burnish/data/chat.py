@@ -1,11 +1,7 @@
 """Messages to token ids: what the policy is prompted with, and what SFT learns from.
 
-Consumes a row's prompt (a string or a list of messages) and a tokenizer; produces token ids. A rollout prompt and the
-same turns inside an SFT conversation have the same ids, token for token, so a model is trained on what it will see.
-
-A tokenizer without a chat template gets the plain one (`PLAIN_TEMPLATE`): each message is a block `role: content`
-followed by an empty line, an assistant's content ends with the tokenizer's end-of-sequence token, and a prompt ends
-with `assistant:`. The text starts with the begin-of-sequence token where the tokenizer itself would put one.
+A rollout prompt and the same turns inside an SFT conversation have the same ids, so a model is trained on what it sees.
+A tokenizer without a chat template gets `PLAIN_TEMPLATE`.
 """
 
 import json
@@ -36,6 +32,7 @@ PLAIN_TEMPLATE = (
 RESERVED_KWARGS = ("tokenize", "add_generation_prompt", "return_dict", "return_tensors", "conversation", "tools")
 
 TRUNCATIONS = ("error", "left", "right", "middle")
+BATCH = 1024  # texts tokenised at once
 
 
 def to_messages(prompt: Any) -> list[Message]:
@@ -92,8 +89,6 @@ def special_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
 
 
 class ChatRenderer:
-    """Renders messages with a tokenizer's chat template, or the plain one where it has none."""
-
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None = None):
         self.tokenizer = tokenizer
         self.kwargs = dict(template_kwargs or {})
@@ -128,18 +123,17 @@ class ChatRenderer:
         return rendered
 
     def prompt_ids(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
-        """The ids a policy is prompted with."""
         return self.encode(self.text(messages, tools))
 
     def whole(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
         """Ids of a conversation with all that the template writes after the last turn: what a reward model reads."""
         return self.encode(self.text(messages, tools, generation_prompt=False))
 
-    def token_counts(self, texts: Sequence[str], batch: int = 1024) -> list[int]:
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Lengths of rendered texts in tokens; batched, so that fast tokenizers use all cores."""
         counts: list[int] = []
-        for start in range(0, len(texts), batch):
-            encoded = self.tokenizer(list(texts[start : start + batch]), add_special_tokens=False, verbose=False)
+        for start in range(0, len(texts), BATCH):
+            encoded = self.tokenizer(list(texts[start : start + BATCH]), add_special_tokens=False, verbose=False)
             counts += [len(ids) for ids in encoded["input_ids"]]
         return counts
 
@@ -161,7 +155,11 @@ class ChatRenderer:
             mask += [0] * (len(ids) - len(mask))
             text = self.text(messages[: k + 1], tools, generation_prompt=False)
             ids = self._extend(ids, prompt, text, k)
-            mask += self._turn_mask(ids[len(mask) :])
+            # Learnt through the end-of-turn token; not what the template writes after it (often a newline).
+            turn = ids[len(mask) :]
+            last = max((i for i, token in enumerate(turn) if token in self._special_ids), default=-1)
+            learnt = last + 1 if last >= 0 and not str(self.tokenizer.decode(turn[last + 1 :])).strip() else len(turn)
+            mask += [1] * learnt + [0] * (len(turn) - learnt)
         return ids, mask
 
     def _extend(self, ids: list[int], before: str, after: str, turn: int) -> list[int]:
@@ -180,15 +178,7 @@ class ChatRenderer:
         # so those stay and only the addition is tokenised separately.
         return ids + self.encode(after[len(before) :])
 
-    def _turn_mask(self, turn: list[int]) -> list[int]:
-        """1 through the end-of-turn token; 0 on what the template writes after it (often a newline)."""
-        last = max((i for i, token in enumerate(turn) if token in self._special_ids), default=None)
-        if last is None or str(self.tokenizer.decode(turn[last + 1 :])).strip():
-            return [1] * len(turn)
-        return [1] * (last + 1) + [0] * (len(turn) - last - 1)
-
     def encode(self, text: str) -> list[int]:
-        """Ids of rendered text."""
         # The template writes the special tokens; verbose=False: over-long prompts are handled here.
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 

@@ -1,23 +1,20 @@
-"""One pass over the rows of a file: what is in them, and all that is wrong with them.
+"""One pass over the rows of a file: what is in them, and all that is wrong with them. A bad row does not stop it.
 
-Consumes a `DataFile`, a `Measure` of lengths, and a `Judge`, which knows what training would refuse and scores
-reference answers (`rewards/reference.py`; nothing here knows scorers); produces a `FileReport`. A bad row does not stop
-the pass. Imports no torch.
-
+A `Judge` knows what training would refuse and scores reference answers (`rewards/reference.py`).
 Two prompts are the same when their messages have the same roles and, once white space is collapsed, the same contents.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from burnish.data.chat import ChatRenderer, Message, check_text
+from burnish.data.dataset import NO_SOURCE, complete_row, find_prompt_key, refuse_media
+from burnish.data.examples import messages_of, tools_of
 from burnish.data.files import DataFile, Row, lookup
 from burnish.data.report import PER_RESPONSE, FileReport, Lengths
-from burnish.data.row import NO_SOURCE, complete_row, find_prompt_key, refuse_media
-from burnish.data.sft import messages_of, tools_of
 from burnish.errors import DataError, UserError
 
 MEDIA = ("images", "videos")
@@ -40,39 +37,16 @@ class CheckOptions:
     max_length: int | None = None
 
 
-class Measure:
-    """Lengths in tokens as training renders them, or without a `renderer` in characters of the messages' contents."""
-
-    def __init__(self, renderer: ChatRenderer | None = None):
-        self.renderer = renderer
-        self.unit = "characters" if renderer is None else "tokens"
-
-    def prompt(self, messages: Sequence[Message]) -> str:
-        """The text whose length is that of the prompt; DataError where the chat template refuses the messages."""
-        if self.renderer is None:
-            return "".join(message["content"] for message in messages)
-        return self.renderer.text(messages)
-
-    def conversation(self, messages: Sequence[Message], tools: list[Any] | None) -> int:
-        """The length of an SFT example; DataError where the chat template cannot make one of it."""
-        if self.renderer is None:
-            return sum(len(message["content"]) for message in messages)
-        ids, _ = self.renderer.conversation(messages, tools)
-        return len(ids)
-
-    def counts(self, texts: Sequence[str]) -> list[int]:
-        return [len(text) for text in texts] if self.renderer is None else self.renderer.token_counts(texts)
-
-
 def check_file(
     table: DataFile,
     asked: CheckOptions,
     judge: Judge,
-    measure: Measure,
+    renderer: ChatRenderer | None = None,
     on_rows: Callable[[int], None] = lambda count: None,
 ) -> FileReport:
-    """The report on a file; `on_rows` is called with the number of rows done since the last call."""
-    check = _FileCheck(FileReport(table.path, kind_of(table, asked)), asked, judge, measure)
+    """The report on a file. Lengths are in tokens as training renders them, or without a `renderer` in characters of
+    the messages' contents; `on_rows` is called with the number of rows done since the last call."""
+    check = _FileCheck(FileReport(table.path, kind_of(table, asked)), asked, judge, renderer)
     for batch in table.batches():
         for row in batch:
             check.add(row)
@@ -84,7 +58,6 @@ def check_file(
 
 
 def kind_of(table: DataFile, asked: CheckOptions) -> str:
-    """What the rows are, by their columns; DataError where no known kind fits."""
     names = dict.fromkeys(table.columns, True)
     if asked.reward_fn_key != CheckOptions.reward_fn_key:
         table.require_column(asked.reward_fn_key, "Name the one with the data sources in --reward-fn-key")
@@ -97,17 +70,12 @@ def kind_of(table: DataFile, asked: CheckOptions) -> str:
     return "responses" if "responses" in names else "prompts"
 
 
-def prompt_digest(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """The same for prompts that are the same."""
-    parts = [[m["role"], " ".join(m["content"].split()), m.get("tool_calls")] for m in messages]
-    return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=16).digest()
-
-
 class _FileCheck:
     """The state of one pass over a file. Texts to measure and rows to score wait for the end of their batch."""
 
-    def __init__(self, report: FileReport, asked: CheckOptions, judge: Judge, measure: Measure):
-        self.report, self.asked, self.judge, self.measure = report, asked, judge, measure
+    def __init__(self, report: FileReport, asked: CheckOptions, judge: Judge, renderer: ChatRenderer | None):
+        self.report, self.asked, self.judge, self.renderer = report, asked, judge, renderer
+        self.unit = "characters" if renderer is None else "tokens"
         self._examine: Callable[[int, Row], None] = {
             "prompts": self._prompt,
             "responses": self._responses,
@@ -129,7 +97,8 @@ class _FileCheck:
 
     def finish_batch(self) -> None:
         for name, texts in self._texts.items():
-            counts = self.measure.counts([text for _, text in texts])
+            plain = [text for _, text in texts]
+            counts = self.renderer.token_counts(plain) if self.renderer else [len(text) for text in plain]
             for (number, _), count in zip(texts, counts, strict=True):
                 self._length(name, number, count)
         remarks = self.judge.score([row for _, row in self._to_score])
@@ -147,7 +116,7 @@ class _FileCheck:
         full = complete_row(row, position=number, **keys)
         self._count_messages(full["raw_prompt"])
         self._seen(number, full["raw_prompt"])
-        self._measure("prompt", number, self.measure.prompt(full["raw_prompt"]))
+        self._measure_prompt(number, full["raw_prompt"])
         truth, worked = full["reward_model"].get("ground_truth"), full["extra_info"].get("answer")
         for name, value in (("reward_model.ground_truth", truth), ("extra_info.answer", worked)):
             if (isinstance(value, str) and not value.strip()) or value == []:
@@ -187,8 +156,11 @@ class _FileCheck:
         for i, message in enumerate(messages):
             if message["role"] == "assistant" and not message["content"].strip() and not message.get("tool_calls"):
                 self.report.note("empty_answer", number, f"message {i}, from the assistant, is empty")
-        check_text("".join(message["content"] for message in messages))
-        self._length("conversation", number, self.measure.conversation(messages, tools_of(row)))
+        text = "".join(message["content"] for message in messages)
+        check_text(text)
+        tools = tools_of(row)
+        length = len(self.renderer.conversation(messages, tools)[0]) if self.renderer else len(text)
+        self._length("conversation", number, length)
 
     def _pair(self, number: int, row: Row) -> None:
         sides: dict[str, list[Message]] = {}
@@ -201,7 +173,7 @@ class _FileCheck:
             prompt = messages_of(row, key)
             self._count_messages(prompt)
             self._seen(number, prompt)
-            self._measure("prompt", number, self.measure.prompt(prompt))
+            self._measure_prompt(number, prompt)
         else:  # each side is a whole dialogue: messages, of which the last is the answer, or one text
             self._seen(number, sides["chosen"][:-1] or sides["chosen"])
         texts = {name: "\n".join(message["content"] for message in side) for name, side in sides.items()}
@@ -217,12 +189,17 @@ class _FileCheck:
         self.report.turns[len(messages)] += 1
 
     def _seen(self, number: int, prompt: Sequence[Message]) -> None:
-        """Is the prompt empty, or a repetition?"""
         if not any(message["content"].strip() for message in prompt if message["role"] != "system"):
             self.report.note("empty_prompt", number, "the prompt has no text")
-        first = self.report.first_rows.setdefault(prompt_digest(prompt), number)
+        parts = [[m["role"], " ".join(m["content"].split()), m.get("tool_calls")] for m in prompt]
+        digest = hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=16).digest()
+        first = self.report.first_rows.setdefault(digest, number)
         if first != number:
             self.report.note("duplicate", number, f"the prompt of row {first}")
+
+    def _measure_prompt(self, number: int, messages: Sequence[Message]) -> None:
+        plain = "".join(message["content"] for message in messages)
+        self._measure("prompt", number, self.renderer.text(messages) if self.renderer else plain)
 
     def _measure(self, name: str, number: int, text: str) -> None:
         check_text(text)
@@ -230,8 +207,8 @@ class _FileCheck:
 
     def _length(self, name: str, number: int, value: int) -> None:
         if name not in self.report.lengths:
-            self.report.lengths[name] = Lengths(self.measure.unit)
+            self.report.lengths[name] = Lengths(self.unit)
         self.report.lengths[name].add(number, value)
         limit = self.asked.max_length
         if limit is not None and value > limit and name in ("prompt", "conversation"):
-            self.report.note("over_long", number, f"{value} {self.measure.unit}")
+            self.report.note("over_long", number, f"{value} {self.unit}")

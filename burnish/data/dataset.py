@@ -1,26 +1,19 @@
 """The prompts of a run: files to checked rows, held in memory, and rows to batches.
 
-Consumes `data.*` and a tokenizer; produces rows by number (`dataset[i]`), which `order.py` puts in order and `collate`
-makes a batch of. All rows are checked here, before a model is loaded or a step is taken: the types of their fields
-(`row.py`), the length of their prompts, and what the caller's `check` asks, e.g. that a row has the ground truth its
-scorer reads. What was left out or renamed is logged, and kept in `notices`.
-
-`data.custom_cls.{path,name}` names a user's class, constructed as `cls(files, tokenizer, config)`, with the keywords
-`max_samples` and `check` where its signature takes them. It has `__len__` and `__getitem__(i) -> dict`; a row has the
-fields a file's row may have, or `raw_prompt` with messages. Rows are completed as those of files are.
+All rows are checked before a model is loaded; what was left out or renamed is logged, and kept in `notices`.
 """
 
 import copy
 import inspect
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.data import DataConfig
-from burnish.data.chat import ChatRenderer
+from burnish.data.chat import ChatRenderer, to_messages, without_nulls
 from burnish.data.files import Row, at, columns, lookup, no_column, read_first_rows
-from burnish.data.row import Check, checked_row, find_prompt_key, kept_name
-from burnish.errors import ConfigError, DataError
+from burnish.errors import ConfigError, DataError, NotAvailable
 from burnish.user_code import load_class
 
 if TYPE_CHECKING:
@@ -30,44 +23,102 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Check = Callable[[Row], str | None]  # what is wrong with a completed row, or None
 
-def train_dataset(
-    config: DataConfig, tokenizer: "PreTrainedTokenizerBase | None", check: Check | None = None
-) -> "RLDataset | CustomDataset":
-    """The rows to train on, by the configured class."""
-    return _make(config.train_files or [], tokenizer, config, config.train_max_samples, check)
+# What a run itself adds to a batch, stage by stage, and the arguments of an agent loop's `run` besides the row.
+_ADDED = {
+    "the prompt stream": "uid sample greedy augmented",
+    "rollout": "prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs num_turns "
+    "num_tool_calls truncated retrieved turn_scores tool_score interaction_score added_turn_rewards finish_reason "
+    "policy_version agent_metrics new_prompts",
+    "reward": "score_result rm_scores token_level_scores reward_info reward_baselines outcomes process_ref_log_prob "
+    "process_rewards",
+    "log-probs": "old_log_probs entropys sum_pi_squared ref_log_prob values",
+    "credit": "token_level_rewards advantages returns rollout_is_weights loss_mask chosen",
+    "agent loops": "self sampling_params messages",
+}
+# A file's column of such a name is kept as `row_<name>`.
+TAKEN = frozenset(name for names in _ADDED.values() for name in names.split())
+
+DEFAULT_REWARD = {"style": "rule", "ground_truth": None}
+NO_SOURCE = "unknown"
 
 
-def val_dataset(
-    config: DataConfig, tokenizer: "PreTrainedTokenizerBase | None", check: Check | None = None
-) -> "RLDataset | CustomDataset | None":
-    """The rows to validate on; None where no file is given."""
-    if not config.val_files:
-        return None
-    return _make(config.val_files, tokenizer, config, config.val_max_samples, check)
+def find_prompt_key(row: Row, prompt_key: str) -> str | None:
+    """The column that holds the prompt: the configured one, else `prompts`, else messages made by a custom dataset."""
+    return next((name for name in (prompt_key, "prompts", "raw_prompt") if row.get(name) is not None), None)
 
 
-def _make(
-    files: Sequence[str],
-    tokenizer: "PreTrainedTokenizerBase | None",
-    config: DataConfig,
-    max_samples: int,
-    check: Check | None,
-) -> "RLDataset | CustomDataset":
-    chosen = config.custom_cls
-    if not chosen.path:
-        return RLDataset(files, tokenizer, config, max_samples=max_samples, check=check)
-    cls = load_class(chosen.path, chosen.name, "data.custom_cls.path", "data.custom_cls.name")
-    return CustomDataset(cls, files, tokenizer, config, max_samples=max_samples, check=check)
+def complete_row(row: Row, *, prompt_key: str, reward_fn_key: str, position: int) -> Row:
+    """The row with every standard field in place. `position` is its index where the row does not bring one."""
+    key = find_prompt_key(row, prompt_key)
+    if key is None:
+        raise DataError(f"field '{prompt_key}' is missing or null (the row has: {', '.join(row) or 'nothing'})")
+    try:
+        messages = to_messages(row[key])
+    except DataError as exc:
+        raise DataError(f"field '{key}': {exc}") from exc
+    source = lookup(row, reward_fn_key)
+    if source is None and reward_fn_key != "data_source":
+        raise DataError(f"field '{reward_fn_key}' (data.reward_fn_key) is missing or null")
+    for name, value in ((reward_fn_key, source), ("agent_name", row.get("agent_name"))):
+        if value is not None and not isinstance(value, str):
+            raise DataError(f"field '{name}' is a {type(value).__name__} ({value!r:.60}), expected text")
+    extra_info = _object(row, "extra_info")
+    others = {kept_name(name): value for name, value in row.items() if name != key}
+    return others | {
+        "raw_prompt": messages,
+        "data_source": NO_SOURCE if source is None else source,
+        "reward_model": DEFAULT_REWARD | _object(row, "reward_model"),
+        "extra_info": extra_info,
+        "ability": row.get("ability"),
+        "agent_name": row.get("agent_name"),
+        "interaction_kwargs": without_nulls(_object(row, "interaction_kwargs", extra_info)),
+        "tools_kwargs": without_nulls(_object(row, "tools_kwargs", extra_info)),
+        "index": next((i for i in (extra_info.get("index"), row.get("index")) if i is not None), position),
+    }
+
+
+def checked_row(row: Row, config: DataConfig, where: str, position: int, check: Check | None) -> Row:
+    refuse_media(row, (config.image_key, config.video_key), where)
+    keys = {"prompt_key": config.prompt_key, "reward_fn_key": config.reward_fn_key}
+    try:
+        full = complete_row(row, position=position, **keys)
+    except DataError as exc:
+        raise DataError(f"{where}: {exc}") from exc
+    if check and (problem := check(full)):
+        raise DataError(f"{where}: {problem}")
+    return full
+
+
+def kept_name(column: str) -> str:
+    return f"row_{column}" if column in TAKEN else column
+
+
+def refuse_media(row: Row, keys: tuple[str, ...], where: str) -> None:
+    for key in keys:
+        value = row.get(key)
+        if value is not None and (not hasattr(value, "__len__") or len(value) > 0):
+            raise NotAvailable(f"{key} in prompts ({where})", f"Drop the column '{key}' to train on the text alone.")
+
+
+def _object(row: Row, name: str, fallback: Row | None = None) -> Row:
+    """A field that holds named values; {} where it is absent. Some files keep it inside `extra_info`."""
+    value = row.get(name)
+    if value is None:
+        value = (fallback or {}).get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DataError(f"field '{name}' is a {type(value).__name__} ({value!r:.60}), expected an object")
+    return value
 
 
 class RLDataset:
-    """Rows of one or more files. Rows of a file are adjacent; `source_sizes` says how many each file gave.
+    """Rows of one or more files; those of a file are adjacent.
 
-    files        paths; parquet, json or jsonl
     tokenizer    measures prompts; None skips the check of their length
     max_samples  rows to use, -1 for all; several files give in proportion to their sizes, each its first rows
-    check        says what is wrong with a row, or None
     """
 
     def __init__(
@@ -81,18 +132,16 @@ class RLDataset:
     ):
         self.config, self.files = config, [str(file) for file in files]
         self.notices: list[str] = []
-        self.source_sizes: list[int] = []
         self._rows: list[Row] = []
-        self._origin: list[int] = []  # row number in its file
+        self._places: list[tuple[int, int]] = []  # of each row: number of its file, and its number in there
         if not self.files:
             raise DataError("no data files are given; set data.train_files")
-        for file, table in zip(self.files, read_first_rows(self.files, max_samples), strict=True):
+        for number, table in enumerate(read_first_rows(self.files, max_samples)):
             if table:
-                self._check_columns(file, table)
-            for number, row in enumerate(table):
-                self._rows.append(checked_row(row, config, at(file, number), len(self._rows), check))
-                self._origin.append(number)
-            self.source_sizes.append(len(table))
+                self._check_columns(self.files[number], table)
+            for i, row in enumerate(table):
+                self._rows.append(checked_row(row, config, at(self.files[number], i), len(self._rows), check))
+                self._places.append((number, i))
         if not self._rows:
             raise DataError(f"no rows are left of {', '.join(self.files)} with a limit of {max_samples} rows")
         if tokenizer is not None:
@@ -102,28 +151,22 @@ class RLDataset:
         return len(self._rows)
 
     def __getitem__(self, i: int) -> Row:
-        """Row `i`, the caller's to change."""
         return copy.deepcopy(self._rows[i])
 
     def value(self, i: int, key: str) -> Any:
-        """The value of row `i` at a dotted path, e.g. `extra_info.difficulty`; None where there is none."""
         return lookup(self._rows[i], key)
 
     def known_rows(self) -> list[Row]:
-        """All rows, as far as they are known before they are drawn."""
         return self._rows
 
     def where(self, i: int) -> str:
-        """How messages name row `i`."""
-        return at(self.files[self.source(i)], self._origin[i])
+        number, row = self._places[i]
+        return at(self.files[number], row)
 
-    def source(self, i: int) -> int:
-        """The number of the file that row `i` is from."""
-        for number, size in enumerate(self.source_sizes):
-            if i < size:
-                return number
-            i -= size
-        raise IndexError(f"row {i} of {len(self)}")
+    @property
+    def source_sizes(self) -> list[int]:
+        counts = Counter(number for number, _ in self._places)
+        return [counts[number] for number in range(len(self.files))]
 
     def _check_columns(self, file: str, table: list[Row]) -> None:
         names = columns(table)
@@ -162,10 +205,7 @@ class RLDataset:
         if over:
             self._say(f"{len(over)} of {len(self)} prompts are over {self.config.start_limit_key}={limit} and skipped")
             kept = [i for i, length in enumerate(lengths) if length <= limit]
-            sources = [self.source(i) for i in kept]
-            self.source_sizes = [sources.count(number) for number in range(len(self.files))]
-            self._rows = [self._rows[i] for i in kept]
-            self._origin = [self._origin[i] for i in kept]
+            self._rows, self._places = [self._rows[i] for i in kept], [self._places[i] for i in kept]
 
     def _say(self, notice: str) -> None:
         log.info(notice)
@@ -173,8 +213,6 @@ class RLDataset:
 
 
 class CustomDataset:
-    """A user's dataset behind the interface of `RLDataset`: its rows completed, its mistakes named."""
-
     def __init__(
         self,
         cls: type,
@@ -207,11 +245,10 @@ class CustomDataset:
         self.source_sizes: list[int] = list(getattr(self._inner, "source_sizes", [len(self._inner)]))
         self.notices: list[str] = list(getattr(self._inner, "notices", []))
         if config.filter_overlong_prompts and not hasattr(self._inner, "notices"):
-            notice = (
+            self.notices.append(
                 "data.filter_overlong_prompts is left to the custom dataset class; burnish does not filter its rows"
             )
-            log.info(notice)
-            self.notices.append(notice)
+            log.info(self.notices[-1])
         self[0]  # a wrong class shows in its first row; the rest is seen as it is drawn
 
     def __len__(self) -> int:
@@ -224,7 +261,6 @@ class CustomDataset:
         return checked_row(copy.deepcopy(row), self.config, self.where(i), i, self._check)
 
     def value(self, i: int, key: str) -> Any:
-        """The value of row `i` at a dotted path; None where there is none."""
         return lookup(self[i], key)
 
     def known_rows(self) -> list[Row]:
@@ -232,8 +268,30 @@ class CustomDataset:
         return []
 
     def where(self, i: int) -> str:
-        """How messages name row `i`."""
-        return f"dataset {self.name}, row {i} (the first is 0)"
+        return at(f"dataset {self.name}", i)
+
+
+Dataset = RLDataset | CustomDataset
+
+
+def train_dataset(
+    config: DataConfig, tokenizer: "PreTrainedTokenizerBase | None", check: Check | None = None
+) -> Dataset:
+    return _make(config.train_files or [], tokenizer, config, config.train_max_samples, check)
+
+
+def val_dataset(
+    config: DataConfig, tokenizer: "PreTrainedTokenizerBase | None", check: Check | None = None
+) -> Dataset | None:
+    return _make(config.val_files, tokenizer, config, config.val_max_samples, check) if config.val_files else None
+
+
+def _make(files: Sequence[str], tokenizer: Any, config: DataConfig, max_samples: int, check: Check | None) -> Dataset:
+    chosen = config.custom_cls
+    if not chosen.path:
+        return RLDataset(files, tokenizer, config, max_samples=max_samples, check=check)
+    cls = load_class(chosen.path, chosen.name, "data.custom_cls.path", "data.custom_cls.name")
+    return CustomDataset(cls, files, tokenizer, config, max_samples=max_samples, check=check)
 
 
 def construct(cls: type, key: str, arguments: tuple, keywords: dict[str, Any]) -> Any:
@@ -249,7 +307,6 @@ def construct(cls: type, key: str, arguments: tuple, keywords: dict[str, Any]) -
 
 
 def with_same_fields(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with None for a field that only others have."""
     names = columns(rows)
     return [{name: row.get(name) for name in names} for row in rows]
 

@@ -1,18 +1,17 @@
-"""Data files to rows and back: parquet, json and jsonl (the last two also gzipped).
+"""Data files to rows and back: parquet, json and jsonl (the last two also gzipped); what is wrong is a `DataError`.
 
-Consumes a path a user typed; produces rows as plain Python dicts (`read_rows`), or a `DataFile`: its columns, its row
-count, and its rows in batches. Of a parquet file only the footer is read at first, then batch by batch, so it may be
-larger than the memory; json is read whole. Everything that can be wrong with a file is a `DataError` that names it.
-Knows nothing about prompts or tokenizers, and imports no torch.
+Parquet is read batch by batch, so it may be larger than the memory; json is read whole. `Columns` counts what columns
+hold, by place: `extra_info.index` is a field of an object, `tags[]` are the items of lists.
 """
 
 import gzip
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from burnish.data.column_types import Columns
 from burnish.errors import DataError, NotAvailable
 
 Row = dict[str, Any]
 
 FORMATS = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
 BATCH = 1024  # rows read at once
+MOST_FIELDS = 50  # of one object; keys that are data (ids, say) would otherwise fill the report
+DEEPEST = 8  # levels of objects and lists that are looked at
+
+#: Python's types in the words of the report. What is not here is named as Python does.
+_WORDS = {str: "text", bool: "boolean", int: "integer", float: "number", bytes: "bytes", dict: "object"}
+_WORDS |= {list: "list", tuple: "list"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,6 @@ class DataFile:
 
 
 def describe(path: str | Path) -> DataFile:
-    """The file's columns, row count and batches; DataError where it is missing, unreadable or empty."""
     file = locate(path)
     if is_parquet(file):
         with _parquet_errors(file):
@@ -64,7 +67,6 @@ def describe(path: str | Path) -> DataFile:
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """All rows of a file, in order, as plain Python values. A file without rows is an error."""
     return list(describe(path))
 
 
@@ -89,7 +91,6 @@ def largest_remainder(weights: Sequence[float], total: int) -> list[int]:
 
 
 def write_parquet(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
-    """Write rows so that a reader sees either no file or the whole one."""
     target = Path(path).expanduser()
     if not rows:
         raise DataError(f"{target}: there are no rows to write")
@@ -119,7 +120,6 @@ def to_table(rows: Sequence[Mapping[str, Any]], file: Path) -> pa.Table:
 
 
 def locate(path: str | Path) -> Path:
-    """The file behind a path, or a DataError that says where it was looked for."""
     if "://" in str(path):
         raise NotAvailable(f"reading data from {path}", "Copy the file to this machine and give its local path.")
     file = Path(path).expanduser()
@@ -131,24 +131,20 @@ def locate(path: str | Path) -> Path:
 
 
 def is_parquet(file: Path) -> bool:
-    """Whether the file is parquet, by its name; DataError where it is none of the formats."""
     if not file.name.lower().endswith(FORMATS):
         raise DataError(f"{file}: unknown format; a data file ends with one of {', '.join(FORMATS)}")
     return file.name.lower().endswith(".parquet")
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names that any row has, in the order they first occur."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def no_column(file: str | Path, name: str, there: Iterable[str], fix: str) -> DataError:
-    """The error about a missing column; `fix` is a sentence without its full stop."""
     return DataError(f"{file}: no column '{name}'; the columns are {', '.join(there)}. {fix}")
 
 
 def at(path: str | Path, row: int) -> str:
-    """How messages name a row."""
     return f"{path}, row {row} (the first is 0)"
 
 
@@ -163,8 +159,6 @@ def lookup(row: Mapping[str, Any], key: str) -> Any:
 
 
 def _column(file: Path, name: str, values: list[Any]) -> pa.Array:
-    """A column of one type; otherwise a DataError that says which rows differ, and where in the column."""
-
     def mixture() -> str | None:
         seen = Columns()
         for value in values:
@@ -185,7 +179,6 @@ def _column(file: Path, name: str, values: list[Any]) -> pa.Array:
 
 @contextmanager
 def _parquet_errors(file: Path) -> Iterator[None]:
-    """What pyarrow raises on a broken file becomes a DataError that names the file."""
     try:
         yield
     except (pa.ArrowException, OSError) as exc:
@@ -212,7 +205,6 @@ def _parquet_batches(file: Path) -> Iterator[list[Row]]:
 
 
 def _read_json(file: Path) -> list[Row]:
-    """The rows of one array of objects, or of one object per line."""
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         text = content.decode("utf-8-sig")
@@ -221,30 +213,103 @@ def _read_json(file: Path) -> list[Row]:
     except (OSError, EOFError, zlib.error) as exc:
         fix = "; it is broken or no gzip file: download or write it again" if file.suffix == ".gz" else ""
         raise DataError(f"{file}: cannot be read: {exc}{fix}") from exc
-    if text.lstrip().startswith("["):
+    is_array, found = text.lstrip().startswith("["), list[tuple[str, Any]]()
+    # Split at newlines only: str.splitlines would also cut at U+2028 and friends, which JSON strings may hold.
+    for n, part in enumerate([text] if is_array else text.split("\n"), start=1):
         try:
-            found = [(at(file, i), value) for i, value in enumerate(json.loads(text))]
+            if is_array:
+                found = [(at(file, i), value) for i, value in enumerate(json.loads(part))]
+            elif part.strip():
+                found.append((f"{file}: line {n}", json.loads(part)))
         except json.JSONDecodeError as exc:
-            raise DataError(f"{file}: not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+            if is_array:
+                raise DataError(f"{file}: not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+            fix = "Expected one object per line, or one array of objects"
+            raise DataError(f"{file}: line {n} is not valid JSON: {exc.msg} (column {exc.colno}). {fix}") from exc
         except RecursionError as exc:
-            raise DataError(f"{file}: a row is nested too deeply to be read") from exc
-    else:
-        # Split at newlines only: str.splitlines would also cut at U+2028 and friends, which JSON strings may hold.
-        lines = ((f"{file}: line {n}", line) for n, line in enumerate(text.split("\n"), start=1) if line.strip())
-        found = [(where, _parse_line(where, line)) for where, line in lines]
+            which = "a row" if is_array else f"line {n}"
+            raise DataError(f"{file}: {which} is nested too deeply to be read") from exc
     for where, value in found:
         if not isinstance(value, dict):
             raise DataError(f"{where} holds a {type(value).__name__}, not an object with named fields")
     return [value for _, value in found]
 
 
-def _parse_line(where: str, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as exc:
-        raise DataError(
-            f"{where} is not valid JSON: {exc.msg} (column {exc.colno}). "
-            "Expected one object per line, or one array of objects"
-        ) from exc
-    except RecursionError as exc:
-        raise DataError(f"{where} is nested too deeply to be read") from exc
+@dataclass
+class ColumnFacts:
+    types: Counter[str] = field(default_factory=Counter)  # values by type; nulls have none
+    first: dict[str, int] = field(default_factory=dict)  # the first row of each type
+
+    def add(self, word: str, row: int, count: int = 1) -> None:
+        self.types[word] += count
+        if word not in self.first:
+            self.first[word] = row
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the values could not share a column of a parquet file; what is in lists is a separate place."""
+        words = {"list" if word.startswith("list<") else word for word in self.types}
+        return len(words) > 1 and words != {"integer", "number"}
+
+
+class Columns:
+    def __init__(self) -> None:
+        self.rows = 0
+        self.facts: dict[str, ColumnFacts] = {}  # by place
+        self.cut: set[str] = set()  # places whose objects have more fields than MOST_FIELDS; the others are not counted
+        self._tops: dict[str, None] = {}
+        self._fields: dict[str, dict[str, str]] = {}  # by the place of an object: its fields and their places
+
+    def add(self, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            self._tops.setdefault(name)
+            self._add(name, value, DEEPEST)
+        self.rows += 1
+
+    def nulls(self, name: str) -> int:
+        """Rows without a value there: null, or not named at all."""
+        return self.rows - self.facts[name].types.total()
+
+    def names(self) -> list[str]:
+        """The columns in the order they first occur, each followed by its fields."""
+        return [name for top in self._tops for name in (top, *self._fields.get(top, {}).values())]
+
+    def mixtures(self) -> Iterator[tuple[str, int]]:
+        """Every mixture of types, in words, and the row in which its last type comes up."""
+        for name, facts in self.facts.items():
+            if facts.mixed:
+                types = [f"{word} ({n:,}, first in row {facts.first[word]})" for word, n in facts.types.items()]
+                text = f"'{name}' holds {', '.join(types)}; a parquet column has one type: convert them to one"
+                yield text, max(facts.first.values())
+
+    def _add(self, name: str, value: Any, levels: int) -> None:
+        facts = self.facts.setdefault(name, ColumnFacts())
+        if value is None:
+            return
+        word = _word(type(value))
+        listed = word == "list" and value and value[0] is not None
+        facts.add(f"list<{_word(type(value[0]))}>" if listed else word, self.rows)
+        if levels and isinstance(value, dict):
+            fields = self._fields.setdefault(name, {})
+            for key, inner in value.items():
+                if key in fields or len(fields) < MOST_FIELDS:
+                    self._add(fields.setdefault(key, f"{name}.{key}"), inner, levels - 1)
+                else:
+                    self.cut.add(name)
+        elif levels and isinstance(value, list | tuple):
+            self._add_items(f"{name}[]", value, levels - 1)
+
+    def _add_items(self, name: str, items: Sequence[Any], levels: int) -> None:
+        kinds = Counter(map(type, items))  # a list of token ids is long, and all of one type
+        if kinds.keys() & {dict, list, tuple}:
+            for item in items:
+                self._add(name, item, levels)
+            return
+        facts = self.facts.setdefault(name, ColumnFacts())
+        for kind, count in kinds.items():
+            if kind is not type(None):
+                facts.add(_word(kind), self.rows, count)
+
+
+def _word(kind: type) -> str:
+    return _WORDS.get(kind, kind.__name__)

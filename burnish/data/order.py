@@ -1,31 +1,14 @@
 """Which row comes at which position of the prompt stream: a pure function of (seed, position).
 
-Consumes the sizes of the sources (files) and `data.{seed,shuffle,dataset_weights,curriculum,sampler}`; produces
-`index(position)`. Nothing is remembered between calls but a cache, so a run resumes from its position alone, at the
-cost of laying out one epoch.
-
-Shuffle     each epoch is its own permutation. Rows are sorted by a hash of (seed, epoch, row).
-Mixing      with weights, an epoch has as many positions as its sources have rows, split over them exactly (largest
-            remainder). A source is traversed in its own permutation, from epoch to epoch, and no row of it comes
-            again before all have. Sources are spread evenly: any stretch of an epoch has nearly the asked shares.
-            A source of weight 0 is never drawn.
-Curriculum  `data.curriculum.key` names a field of the rows by a dotted path, e.g. `extra_info.difficulty`;
-            `data.curriculum.stages` lists `{values: [...], epochs: k}`, or a bare value or list of values for one
-            epoch. A stage draws only rows whose field is one of its values, for k epochs of these rows; the last
-            stage lasts. A stage mixes the sources that have rows in it. Epochs are counted through all stages, so
-            they differ in length.
-Sampler     a user's class takes over (`data.sampler.{class_path,class_name}`), constructed as `cls(dataset, config)`.
-            It has `__len__`, the number of positions in an epoch, and one of
-              - `index(position) -> int`: the row at any position of the endless stream. It must depend on nothing else.
-              - `__iter__`: the rows of one epoch, the same each time it is iterated. With `set_epoch(epoch)`, which is
-                called first, epochs may differ.
-            Resuming asks for a position that was never asked for before, so an order that changes from call to call
-            is refused.
+So a run resumes from its position alone. Rows of an epoch are sorted by a hash of (seed, epoch, row). With weights, an
+epoch has as many positions as its sources have rows, split exactly (largest remainder), and no row of a source comes
+again before all have. docs/data.md describes curricula and custom samplers.
 """
 
 import itertools
 import logging
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from burnish.config.data import DataConfig
-from burnish.data.dataset import CustomDataset, RLDataset, construct
+from burnish.data.dataset import Dataset, construct
 from burnish.data.files import largest_remainder
 from burnish.errors import ConfigError, DataError
 from burnish.user_code import load_class
@@ -43,17 +26,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Stage:
-    """Rows that are drawn for a number of epochs."""
-
     rows: Sequence[int]
     epochs: int = 1
 
 
-Dataset = RLDataset | CustomDataset
-
-
 def make_order(dataset: Dataset, config: DataConfig) -> "Order | CustomOrder":
-    """The order of training rows that a configuration asks for."""
     if config.sampler.class_path:
         keys = ("data.sampler.class_path", "data.sampler.class_name")
         cls = load_class(config.sampler.class_path, config.sampler.class_name, *keys)
@@ -84,9 +61,12 @@ class Order:
         stages = stages or [Stage(range(sum(sizes)))]
         self._pools = [_pools(np.asarray(stage.rows, dtype=np.int64), sizes, weights) for stage in stages]
         self._lengths = [sum(count for _, count in pools) for pools in self._pools]
-        self._epochs = [stage.epochs for stage in stages[:-1]]
         if not all(self._lengths):
             raise DataError(f"there are no rows to draw from (rows per source: {list(sizes)})")
+        # Of each stage: its first epoch, and the first position of that.
+        self._first_epochs = [0, *itertools.accumulate(stage.epochs for stage in stages[:-1])]
+        positions = (stage.epochs * length for stage, length in zip(stages[:-1], self._lengths, strict=False))
+        self._starts = [0, *itertools.accumulate(positions)]
         self._cache: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -94,40 +74,25 @@ class Order:
         return self._lengths[0]
 
     def index(self, position: int) -> int:
-        """The row at a position."""
         epoch = self.epoch(position)
         if epoch not in self._cache:
             self._cache = {epoch: self._layout(epoch)}
         return int(self._cache[epoch][position - self.start(epoch)])
 
     def epoch(self, position: int) -> int:
-        """The epoch a position belongs to."""
         if position < 0:
             raise ValueError(f"position {position} is negative")
-        before = 0
-        for length, epochs in zip(self._lengths, self._epochs, strict=False):
-            if position < length * epochs:
-                return before + position // length
-            before, position = before + epochs, position - length * epochs
-        return before + position // self._lengths[-1]
+        stage = bisect_right(self._starts, position) - 1
+        return self._first_epochs[stage] + (position - self._starts[stage]) // self._lengths[stage]
 
     def start(self, epoch: int) -> int:
         """The first position of an epoch; `start(k)` is also the number of positions in the first k epochs."""
-        stage, within = self._stage(epoch)
-        done = sum(length * epochs for length, epochs in zip(self._lengths, self._epochs[:stage], strict=False))
-        return done + within * self._lengths[stage]
-
-    def _stage(self, epoch: int) -> tuple[int, int]:
-        """The stage an epoch belongs to, and its number within that stage."""
-        for stage, epochs in enumerate(self._epochs):
-            if epoch < epochs:
-                return stage, epoch
-            epoch -= epochs
-        return len(self._epochs), epoch
+        stage = bisect_right(self._first_epochs, epoch) - 1
+        return self._starts[stage] + (epoch - self._first_epochs[stage]) * self._lengths[stage]
 
     def _layout(self, epoch: int) -> np.ndarray:
-        """All rows of an epoch in order."""
-        stage, within = self._stage(epoch)
+        stage = bisect_right(self._first_epochs, epoch) - 1
+        within = epoch - self._first_epochs[stage]
         rows, keys = [], []
         for number, (pool, count) in enumerate(self._pools[stage]):
             draws = range(within * count, (within + 1) * count)
@@ -153,7 +118,6 @@ class Order:
 
 
 def read_stages(dataset: Dataset, config: DataConfig) -> list[Stage]:
-    """The stages of `data.curriculum` with the rows that fall into them."""
     key, wanted = config.curriculum.key, config.curriculum.stages
     if not key or not wanted:
         raise ConfigError("data.curriculum needs both key (a field of the rows) and stages")
@@ -225,8 +189,6 @@ def _mix(x: Any) -> Any:
 
 
 class CustomOrder:
-    """A user's sampler behind the interface of `Order`."""
-
     def __init__(self, cls: type, dataset: Any, config: DataConfig):
         self.name = cls.__name__
         if not hasattr(cls, "__len__") or not (hasattr(cls, "index") or hasattr(cls, "__iter__")):
@@ -248,15 +210,12 @@ class CustomOrder:
         return self._epoch_length
 
     def epoch(self, position: int) -> int:
-        """The epoch a position belongs to."""
         return position // self._epoch_length
 
     def start(self, epoch: int) -> int:
-        """The first position of an epoch."""
         return epoch * self._epoch_length
 
     def index(self, position: int) -> int:
-        """The row at a position."""
         if self._positional:
             row = self._sampler.index(position)
         else:

@@ -1,11 +1,7 @@
 """What was found in data files: what `burnish data check` prints, and writes as JSON.
 
-`data/check.py` fills a `FileReport` for each file; a `CheckReport` compares them. `KINDS` lists what rows can be,
-`FINDINGS` what can be found in them and whether that is a problem or a warning. What is kept of a row is its length and
-a digest of its prompt, so the report on a million rows takes some hundred megabytes.
-
-The text names a few rows of each finding and their number; the JSON has them all. Texts of the files are printed as
-they are: nothing in them is markup, commands the terminal or begins a new line.
+`data/check.py` fills a `FileReport` for each file; a `CheckReport` compares them. Of a row only its length and a digest
+of its prompt are kept: a million rows take some hundred megabytes. Texts of files cannot command the terminal.
 """
 
 from array import array
@@ -19,8 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from burnish.data.column_types import Columns
-from burnish.data.row import NO_SOURCE
+from burnish.data.dataset import NO_SOURCE
+from burnish.data.files import Columns
 from burnish.literal import one_line
 
 BINS = 8
@@ -39,10 +35,8 @@ KINDS = {
 
 
 class Finding(NamedTuple):
-    """A kind of finding. A problem makes the check fail, anything else is a warning."""
-
     title: str
-    problem: bool
+    problem: bool  # makes the check fail; anything else is a warning
 
 
 FINDINGS = {
@@ -74,8 +68,6 @@ PER_RESPONSE = {
 
 @dataclass
 class Lengths:
-    """The lengths of the prompts, say: one or more per row."""
-
     unit: str
     values: "array[int]" = field(default_factory=lambda: array("q"))
     rows: "array[int]" = field(default_factory=lambda: array("q"))  # the row of each value
@@ -134,7 +126,6 @@ class FileReport:
         return sum(len(rows) for rows in self.found.get(finding, {}).values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types."""
         columns = self.columns
         found = {
             name: {"count": self.count(name), "what": [{"text": t, "rows": rows} for t, rows in texts.items()]}
@@ -170,13 +161,10 @@ class Overlap:
 
 @dataclass
 class CheckReport:
-    """All files that were checked together."""
-
     files: list[FileReport] = field(default_factory=list)
 
     @cached_property
     def overlaps(self) -> list[Overlap]:
-        """All pairs of files that share prompts; asked for once the files are complete."""
         found = []
         for i, one in enumerate(self.files):
             for other in self.files[i + 1 :]:
@@ -186,7 +174,6 @@ class CheckReport:
         return found
 
     def problems(self) -> dict[str, int]:
-        """What is wrong and how often; the check fails where there is any."""
         shared = sum(len(overlap.rows) for overlap in self.overlaps)
         return self._totals(problem=True) | ({OVERLAP: shared} if shared else {})
 
@@ -194,7 +181,6 @@ class CheckReport:
         return self._totals(problem=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, in JSON's types."""
         shared = [{"files": o.files, "prompts": len(o.rows), "rows": o.rows} for o in self.overlaps]
         sums = {"problems": self.problems(), "warnings": self.warnings()}
         return {**sums, "files": [file.to_dict() for file in self.files], "overlap": shared}
@@ -206,14 +192,12 @@ class CheckReport:
 
 
 def print_report(report: CheckReport) -> None:
-    """What is in each file, what is wrong, and a last line that sums it up."""
     console = Console()
     for text, style in lines(report):
         console.print(Text(one_line(text), style=style), soft_wrap=True)
 
 
 def lines(report: CheckReport) -> Iterator[Line]:
-    """The whole report."""
     for file in report.files:
         yield from _file(file)
     for overlap in report.overlaps:
@@ -227,7 +211,6 @@ def lines(report: CheckReport) -> Iterator[Line]:
 
 
 def summary(report: CheckReport) -> str:
-    """The last line."""
     problems, warnings = (
         ", ".join(f"{title} ({count:,})" for title, count in found.items())
         for found in (report.problems(), report.warnings())
@@ -239,7 +222,6 @@ def summary(report: CheckReport) -> str:
 
 
 def _file(report: FileReport) -> Iterator[Line]:
-    """The lines about one file: what is in it, then what is wrong."""
     title, checks = KINDS[report.kind]
     yield f"{report.path}: {how_many(report.rows, 'row')}, {title}", "bold"
     yield f"  checked: {checks}", ""
@@ -298,7 +280,6 @@ def _finding(report: FileReport, name: str, finding: Finding) -> Iterator[Line]:
 
 
 def how_many(number: int, thing: str) -> str:
-    """`1 row`, `1,300 rows`."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
 
 

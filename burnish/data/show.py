@@ -1,12 +1,7 @@
-"""Rows as a person reads them: which rows are meant, and for each who said what and what the answer is compared with.
+"""Rows as a person reads them: `Selection` picks those that a user means, `row_blocks` makes text of any row.
 
-`Selection` takes a `DataFile` and what a user typed (`0:3`, `data_source=openai/gsm8k`) and produces rows with their
-numbers, which are those of the file and start at 0, as in every message of burnish.
-
-`row_blocks` takes a row, however broken, and produces `TextBlock`s, which `print_blocks` prints: wrapped on a terminal,
-line by line elsewhere. With a `ChatRenderer` the messages are the exact text that a model is prompted with or, for a
-conversation, trained on. Texts of a file are shown as they are: nothing in them is markup, and control characters are
-shown by their codes, so that a row can neither restyle the output nor command the terminal. Only bytes are summarised.
+Nothing in the texts of a file is markup, and control characters are shown by their codes, so that a row can neither
+restyle the output nor command the terminal.
 """
 
 import json
@@ -22,10 +17,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from burnish.data.chat import ChatRenderer, to_messages
+from burnish.data.dataset import find_prompt_key
+from burnish.data.examples import tools_of
 from burnish.data.files import DataFile, Row, lookup
 from burnish.data.report import PER_RESPONSE
-from burnish.data.row import find_prompt_key
-from burnish.data.sft import tools_of
 from burnish.errors import ConfigError, DataError, UserError
 from burnish.literal import literal, one_line
 
@@ -42,8 +37,6 @@ Span = tuple[int, int | None]  # the first row, and the one after the last; None
 
 @dataclass(frozen=True)
 class Condition:
-    """A column, also a dotted one, and the value it must have, as a person types it."""
-
     column: str
     value: str
 
@@ -63,7 +56,6 @@ class Condition:
 
 
 def parse_rows(text: str) -> list[Span]:
-    """`5`, `0:3`, `7:` or several of them with commas."""
     spans: list[Span] = []
     for part in text.split(","):
         first, colon, end = (piece.strip() for piece in part.partition(":"))
@@ -137,8 +129,6 @@ class Selection:
 
 @dataclass(frozen=True)
 class TextBlock:
-    """A heading and a text, which is below it unless it is one line and need not be."""
-
     heading: str
     text: str
     style: str = "bold"
@@ -146,7 +136,6 @@ class TextBlock:
 
 
 def row_blocks(row: Row, renderer: ChatRenderer | None = None, prompt_key: str = "prompt") -> list[TextBlock]:
-    """All that a row holds, in the order of reading."""
     left = {name: value for name, value in row.items() if value is not None}
     blocks = [_fact(title, left.pop(name)) for name, title in _FIRST.items() if name in left]
     key = find_prompt_key(left, prompt_key)
@@ -171,7 +160,7 @@ def row_blocks(row: Row, renderer: ChatRenderer | None = None, prompt_key: str =
 
 
 def print_blocks(console: Console, blocks: Iterable[TextBlock], special_tokens: Sequence[str] = ()) -> None:
-    """Print the blocks below each other; `special_tokens` stand out where there are colours."""
+    """Wrapped on a terminal, line by line elsewhere; `special_tokens` stand out where there are colours."""
     for block in blocks:
         empty = "" if block.text.strip() else " (white space)" if block.text else " (empty)"
         heading, text = Text(f"{one_line(block.heading)}{empty}:", style=block.style), Text(literal(block.text))
@@ -230,7 +219,6 @@ def _by_role(value: Any) -> list[TextBlock]:
 
 
 def _responses(left: Row) -> list[TextBlock]:
-    """The responses with what belongs to each; takes the columns it shows out of `left`."""
     given = left.pop("responses")
     responses = given if isinstance(given, list) else [given]
     per_response = {
@@ -262,7 +250,6 @@ def _fact(title: str, value: Any) -> TextBlock:
 
 
 def _compact(value: Any) -> str:
-    """A text as it is, anything else as JSON; bytes and pictures are summarised."""
     short = _summarised(value)
     return short if isinstance(short, str) else json.dumps(short, ensure_ascii=False, default=str)
 

@@ -1,8 +1,5 @@
-"""Where the records of a dataset are: files that were named, a folder with its splits, or the Hugging Face hub.
-
-`Origin` is what a user typed; its `files` are the paths of each split, and `read` produces what they hold. The
-hub keeps every dataset converted to parquet on the branch refs/convert/parquet, as <config>/<split>/0000.parquet: what
-is downloaded is a folder like any other. Imports no torch.
+"""Where the records of a dataset are: files that were named, a folder with its splits, or the Hugging Face hub (whose
+parquet branch, refs/convert/parquet, is downloaded as a folder).
 """
 
 import logging
@@ -10,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from burnish.data.files import FORMATS, Row, columns, no_column, read_rows
 from burnish.errors import ConfigError, DataError
@@ -30,14 +28,10 @@ class Hub:
     test: str | None = "test"
 
     def splits(self) -> dict[str, str]:
-        """Our names of the splits it has, and its own."""
         return {ours: theirs for ours, theirs in (("train", self.train), ("test", self.test)) if theirs}
 
 
-@dataclass(frozen=True)
-class Part:
-    """One file and the records in it."""
-
+class Part(NamedTuple):
     file: Path
     records: list[Row]
 
@@ -68,14 +62,12 @@ class Origin:
             raise ConfigError("--test gives the test split, and --test-size takes it from the train records: give one")
 
     def splits(self, hub: Hub) -> list[str]:
-        """The splits that will be made."""
         if self.test_size is not None:
             return ["train", "test"]
         named = [name for name, files in (("train", self.train), ("test", self.test)) if files]
         return named or list(hub.splits())
 
     def files(self, hub: Hub) -> dict[str, list[Path]]:
-        """The files of each split that is read; `hub` is the task's own dataset."""
         wanted = [split for split in self.splits(hub) if not (split == "test" and self.test_size)]
         if self.train or self.test:
             named = {"train": self.train, "test": self.test}
@@ -89,7 +81,6 @@ class Origin:
 
 
 def read(files: Iterable[str | Path], rename: Mapping[str, str] = MappingProxyType({})) -> list[Part]:
-    """The records of some files, with columns renamed."""
     parts = []
     for file in files:
         rows = read_rows(file)
@@ -137,7 +128,6 @@ def files_in(folder: str | Path, split: str, other: str | None = None) -> list[P
 
 
 def download(hub_id: str, config: str, splits: Sequence[str]) -> Path:
-    """The folder of a dataset's configuration, fetched from the hub (or its cache): <split>/*.parquet."""
     from huggingface_hub import snapshot_download
 
     patterns = [f"{config}/{split}/*.parquet" for split in splits]
@@ -156,7 +146,6 @@ def download(hub_id: str, config: str, splits: Sequence[str]) -> Path:
 
 
 def renaming(words: Iterable[str]) -> dict[str, str]:
-    """`problem=question` and so on, as a table of names."""
     table: dict[str, str] = {}
     for word in words:
         theirs, _, ours = word.partition("=")

@@ -1,12 +1,7 @@
 """Sequences in parts of even cost: micro-batches within a budget of tokens, and a given number of parts.
 
-Consumes sequence lengths; returns lists of indices. Pure Python on whole numbers, the same on every machine.
-
-A partition starts greedy (longest first, into the lightest part) and is then refined: the heaviest and the lightest
-part trade one or two sequences with another part in the way that evens the two out most, until nothing helps. A
-micro-batch never exceeds its budget, unless a single sequence does alone, which is then alone. Where no partition
-into the smallest conceivable number of parts is found within the budget, the number is that of a best fit, which is at
-most 1 + (m + 1) / m · tokens / budget where m sequences of the longest kind fill a part.
+Pure Python on whole numbers, the same on every machine. A partition starts greedy (longest first, into the lightest
+part); then the heaviest and the lightest part trade one or two sequences with another part until nothing helps.
 """
 
 import bisect
@@ -128,7 +123,6 @@ class _Trades:
         self.work = 0
 
     def make(self) -> None:
-        """Trade as long as it helps, or until `MAX_WORK`."""
         while self.work < MAX_WORK:
             by_sum = sorted(range(len(self.parts)), key=self.sums.__getitem__)
             heavy, light = by_sum[-1], by_sum[0]

@@ -1,8 +1,7 @@
 """Cuts of a batch: into mini-batches (one optimiser step each) and micro-batches (one forward pass each).
 
-Consumes group ids or sequence lengths and returns index arrays into the batch. A mini-batch holds whole groups and is
-part of the algorithm; a micro-batch is only about memory and speed and never changes a result, nor does the way in
-which `passes` divides the rows of a batch among several processes.
+A mini-batch holds whole groups and is part of the algorithm; a micro-batch is only about memory and speed and never
+changes a result, nor does the way in which `passes` divides rows among processes.
 """
 
 from collections.abc import Hashable, Sequence

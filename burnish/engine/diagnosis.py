@@ -1,8 +1,5 @@
-"""Where a NaN or an infinity comes from: weights, gradients, modules and tokens that are not finite.
-
-Consumes a `Trainable`, or values of each token of a batch, and returns names and places. Nothing is changed but the
-gradients that a pass leaves behind.
-"""
+"""Where a NaN or an infinity comes from: the names and places of weights, gradients, modules and tokens that are not
+finite. Nothing is changed but the gradients that a pass leaves behind."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +25,6 @@ class TokenPlace:
 
 
 def grad_norm(trainable: "Trainable") -> float:
-    """The norm of the gradients that a pass has left, as an update reports it."""
     return float(clip_gradients(trainable.gradients.values(), None))
 
 
@@ -38,7 +34,6 @@ def bad_weights(module: nn.Module) -> list[str]:
 
 
 def bad_gradients(trainable: "Trainable") -> list[str]:
-    """The names of the trained parameters whose gradient holds a NaN or an infinity."""
     return [name for name, gradient in trainable.gradients.items() if not _is_finite(gradient)]
 
 

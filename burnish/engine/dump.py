@@ -5,9 +5,8 @@
     batch.json          its other columns and its facts, where they have a JSON form
     model/              the weights it was computed with and the tokenizer; with LoRA the adapter, without its base
 
-`BadSteps` writes them and `read_dump` reads one. Everything is safetensors or JSON; nothing is unpickled. A dump may
-come from anyone: `read_dump` checks the types of all that it returns, and the columns that the role's update reads. An
-update that is not applied leaves the weights as they were, so they are dumped after it.
+Nothing is unpickled. A dump may come from anyone: `read_dump` checks the types of all that it returns, and the columns
+that the role's update reads.
 """
 
 import json
@@ -68,10 +67,6 @@ class Update:
     schedule: int  # place in the learning-rate schedule
     metrics: Mapping[str, float]
 
-    def folder(self, run_folder: str | Path) -> Path:
-        """Where its dump is, or would be."""
-        return dump_folder(run_folder, self.step, self.role, self.number)
-
 
 @dataclass(frozen=True)
 class Dump:
@@ -98,7 +93,7 @@ class BadSteps:
 
         The processes of a mesh call it together, and the first of them writes.
         """
-        final, mesh = update.folder(self.run_folder), trainable.mesh
+        final, mesh = dump_folder(self.run_folder, update.step, update.role, update.number), trainable.mesh
         there = [path for path in final.parent.glob("step_*") if path != final]
         wanted = len(there) < KEPT
         writes = mesh is None or mesh.rank == 0
@@ -141,12 +136,10 @@ class BadSteps:
 
 
 def dump_folder(run_folder: str | Path, step: int, role: str, number: int) -> Path:
-    """Where the dump of an update is, or would be."""
     return Path(run_folder).expanduser() / FOLDER / f"step_{step}_{role}_{number}"
 
 
 def versions() -> dict[str, str]:
-    """The versions that the numbers of an update depend on."""
     return {"burnish": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
 
@@ -173,7 +166,6 @@ def read_dump(folder: str | Path) -> Dump:
 
 
 def _typed(facts: Mapping[str, Any], name: str, kind: type) -> Any:
-    """A fact of that type; ValueError where it has another type."""
     value = facts[name]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{UPDATE}: {name} is a {type(value).__name__}, and not a {kind.__name__}")
@@ -222,16 +214,16 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 
 def _with_json_form(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those that JSON can hold. No update reads the others: they are for people who look at a row."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic | np.ndarray):
+            return value.tolist()
+        raise TypeError(type(value).__name__)
+
     kept = {}
     for name, value in values.items():
         try:
-            kept[name] = json.loads(json.dumps(value, default=_plain))
+            kept[name] = json.loads(json.dumps(value, default=plain))
         except (TypeError, ValueError):
             log.debug("%s cannot be written as JSON and is omitted from the dump", name)
     return kept
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise TypeError(type(value).__name__)

@@ -1,7 +1,6 @@
 """Work per batch and peak rates, from which MFU is reported.
 
-Consumes a model's configuration and the lengths of the sequences it saw; returns floating-point operations. A device
-that is not in the table has no MFU: the metric is left out rather than guessed, so there is none on a CPU.
+A device that is not in the table has no MFU: the metric is left out rather than guessed, so there is none on a CPU.
 """
 
 from collections.abc import Iterable
@@ -45,16 +44,9 @@ def sequence_flops(module: "PreTrainedModel", lengths: Iterable[float], *, backw
     return sum(per_token * n + per_pair * n * n for n in lengths)
 
 
-def peak_flops(device: torch.device | str) -> float | None:
-    """The device's dense bf16 peak in FLOP/s; None where it is not known."""
-    device = torch.device(device)
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device)
-    return next((peak * 1e12 for part, peak in PEAK_TFLOPS.items() if part in name), None)
-
-
 def mfu(flops: float, seconds: float, device: torch.device | str) -> float | None:
-    """Model FLOP utilisation: the share of the peak that useful work reached; None where no peak is known."""
-    peak = peak_flops(device)
+    """Model FLOP utilisation: the share of the dense bf16 peak that useful work reached; None where it is not known."""
+    device = torch.device(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    peak = next((peak * 1e12 for part, peak in PEAK_TFLOPS.items() if part in name), None)
     return None if peak is None or seconds <= 0 else flops / seconds / peak

@@ -1,13 +1,7 @@
 """Forward passes: log-probs and entropy of a language model, values of a critic, scores of a reward model.
 
-`Forward` is made once for a module and picks the way through it (`models/backbones.py`). It takes a `PackedBatch` and
-returns (B, R) float32 tensors aligned with the response: the value for token t is computed at the place before it.
-The output layer runs over response places only and in chunks that are recomputed in the backward pass
-(`ops/linear_log_probs.py`), so memory does not grow with vocabulary × tokens. A reward model reads whole conversations
-and gives one score for each.
-
-Where processes share sequences (`models/ulysses.py`), each computes the values of its own part of them; the result is
-whole in all of them, and leads gradients back to the part that is here.
+Results are (B, R) float32 aligned with the response: the value for token t is computed at the place before it. The
+output layer runs over response places only, in chunks that are recomputed in the backward pass.
 """
 
 import inspect

@@ -1,14 +1,11 @@
 """`Mesh`: the processes that hold one model together, and which part of a batch each of them works on.
 
-Made by every worker of a pool alike, after its processes have found each other (`controller/ray/`). Their ranks are
-laid out as
-
     replicas × shards   for weights: `shards` neighbours share one copy (`fsdp_config.fsdp_size`), and there are as many
                         copies as that leaves (hybrid sharding where it is more than one)
     data × ulysses      for rows: `ulysses` neighbours work on the same sequences, each on a slice of every one
 
-A model in one process has no mesh: None stands for it everywhere. Models that are laid out alike share their mesh: each
-group of processes costs a GPU some hundred MB as soon as it is used.
+None stands for a model in one process. Models that are laid out alike share their mesh: each group of processes costs a
+GPU some hundred MB as soon as it is used.
 """
 
 from dataclasses import dataclass
@@ -87,10 +84,6 @@ class Mesh:
         return 1 if self.ulysses is None else dist.get_world_size(self.ulysses)
 
     @property
-    def ulysses_rank(self) -> int:
-        return 0 if self.ulysses is None else dist.get_rank(self.ulysses)
-
-    @property
     def data_size(self) -> int:
         """The number of parts that rows are dealt into."""
         return dist.get_world_size() // self.ulysses_size
@@ -103,7 +96,7 @@ class Mesh:
     @property
     def speaks(self) -> bool:
         """Whether this process reports the results of its rows; of those that share sequences, one does."""
-        return self.ulysses_rank == 0
+        return self.ulysses is None or dist.get_rank(self.ulysses) == 0
 
     @property
     def writes(self) -> bool:
@@ -111,7 +104,6 @@ class Mesh:
         return self.rank < dist.get_world_size(self.shards)
 
     def gather(self, thing: Any) -> list[Any]:
-        """What every process has, by rank."""
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, thing, group=self.control)
         return found

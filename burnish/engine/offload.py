@@ -1,18 +1,13 @@
 """Host memory for what a GPU need not hold all the time: activations, optimiser state, and the weights of a module.
 
-    activation_offload(module, device)   what a forward pass saves for its backward pass waits in host memory
-    HostState(tensors, device)   float32 masters and moments are on the device for the optimiser's step alone
-    HostModule(module)           the weights of a model that computes now and then are on the device while it does
-
-Consumes modules and tensors on a GPU; none of it changes a number. Copies go through pinned memory. On a CPU nothing
-is moved.
+None of it changes a number. Copies go through pinned memory. On a CPU nothing is moved.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +27,6 @@ AHEAD = 4  # storages brought back before the backward pass asks for them
 
 @dataclass(frozen=True)
 class Offload:
-    """What a `Trainable` keeps in host memory."""
-
     activations: bool = False
     optimizer: bool = False
 
@@ -51,13 +44,12 @@ class Offload:
 def activation_offload(module: nn.Module, device: torch.device) -> Iterator[None]:
     """Around a forward and backward pass of `module` on `device`: what the one saves for the other waits on the host.
 
-    Copies run alongside the computation. Weights and whatever is small stay where they are. With gradient checkpointing
-    only the inputs of layers are saved, so only those are moved.
+    Copies run alongside the computation. Weights and whatever is small stay where they are.
     """
     if device.type != SCARCE:
         yield
         return
-    activations = Activations(module, _SideStream(device))
+    activations = Activations(module, SideStream(device))
     try:
         with torch.autograd.graph.saved_tensors_hooks(activations.save, activations.give):
             yield
@@ -65,16 +57,9 @@ def activation_offload(module: nn.Module, device: torch.device) -> Iterator[None
         activations.close()
 
 
-class Transfers(Protocol):
-    """How bytes get to the host and back: each copy comes with a mark that `wait` takes before the result is used."""
-
-    def to_host(self, data: Tensor) -> tuple[Tensor, Any]: ...
-    def to_device(self, host: Tensor) -> tuple[Tensor, Any]: ...
-    def wait(self, mark: Any) -> None: ...
-
-
-class _SideStream:
-    """Copies on a separate stream. `wait` holds the computing stream, never the host.
+class SideStream:
+    """Copies on a separate stream. Each comes with a mark that `wait` takes before the result is used; it holds the
+    computing stream, never the host.
 
     Memory on the device always belongs to the computing stream, which waits for a copy before that memory is freed;
     so freed memory can be used again at once, and the peak does not depend on how far the host runs ahead.
@@ -103,8 +88,6 @@ class _SideStream:
 
 @dataclass(eq=False)
 class _Moved:
-    """One storage that was saved for the backward pass."""
-
     place: int  # in the order of saving
     storage: StorageWeakRef  # as long as it is held, no other storage gets the address
     version: int
@@ -131,7 +114,7 @@ class Activations:
     the backward pass runs the same kernels. They come back in the reverse order of saving, some ahead of their use.
     """
 
-    def __init__(self, module: nn.Module, transfers: Transfers, smallest: int = SMALLEST):
+    def __init__(self, module: nn.Module, transfers: SideStream, smallest: int = SMALLEST):
         self.transfers, self.smallest = transfers, smallest
         tensors = [*module.parameters(), *module.buffers()]
         self.weights = {tensor.untyped_storage()._cdata for tensor in tensors}
@@ -160,14 +143,10 @@ class Activations:
         return _Saved(moved, tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride())
 
     def give(self, saved: Tensor | _Saved) -> Tensor:
-        """Called by the backward pass for a tensor that it needs now."""
         if isinstance(saved, Tensor):
             return saved
         moved = saved.moved
-        if moved.here is None:
-            self._fetch(moved)
-        assert moved.here is not None
-        data = moved.here
+        data = self._fetched(moved)
         self._wait(moved)
         tensor = torch.empty(0, dtype=saved.dtype, device=data.device)
         tensor.set_(data.untyped_storage(), saved.offset, saved.size, saved.stride)
@@ -178,8 +157,7 @@ class Activations:
                 self.order[moved.place] = None
         waiting = (other for other in reversed(self.order[: moved.place]) if other is not None)
         for other, _ in zip(waiting, range(AHEAD), strict=False):
-            if other.here is None:
-                self._fetch(other)
+            self._fetched(other)
         return tensor
 
     def close(self) -> None:
@@ -190,8 +168,10 @@ class Activations:
         self.leaving.clear()
         self.known.clear()
 
-    def _fetch(self, moved: _Moved) -> None:
-        moved.here, moved.mark = self.transfers.to_device(moved.host)
+    def _fetched(self, moved: _Moved) -> Tensor:
+        if moved.here is None:
+            moved.here, moved.mark = self.transfers.to_device(moved.host)
+        return moved.here
 
     def _let_go(self, moved: _Moved) -> None:
         self._wait(moved)
@@ -201,15 +181,6 @@ class Activations:
         if moved.mark is not None:
             self.transfers.wait(moved.mark)
             moved.mark = None
-
-
-def update_state(
-    parameters: Mapping[str, Tensor], masters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer
-) -> Iterator[Tensor]:
-    """What only an update reads: masters that are not the parameters themselves, and the optimiser's moments."""
-    yield from (masters[name] for name in masters if masters[name] is not parameters[name])
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, Tensor))
 
 
 class HostState:
@@ -224,7 +195,6 @@ class HostState:
         self.tensors, self.device = tensors, device
 
     def to_device(self) -> None:
-        """Bring everything to the device."""
         for tensor in self._all():
             tensor.data = tensor.data.to(self.device, non_blocking=True)
 

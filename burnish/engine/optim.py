@@ -1,8 +1,7 @@
 """Optimiser, learning-rate schedule and gradient clipping.
 
-Consumes an `OptimConfig` and a module's parameters. The learning rate of an optimiser step is a pure function of the
-step's number, so a resumed run needs nothing but that number. Weight decay applies to every parameter, norms and
-biases included, as torch does by default.
+The learning rate of an optimiser step is a pure function of the step's number, so a resumed run needs nothing but that.
+Weight decay applies to every parameter, norms and biases included, as torch does by default.
 """
 
 import math

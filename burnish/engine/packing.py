@@ -1,7 +1,4 @@
-"""Sequences without padding: what every engine call takes.
-
-Consumes the padded columns of a batch (prompts left-padded, responses right-padded) and returns a `PackedBatch`: all
-tokens of all sequences in one line, with their places. Its `scatter` brings a value per response token back to (B, R).
+"""From the padded columns of a batch to a `PackedBatch`: all tokens of all sequences in one line, with their places.
 
 Notation: B sequences, R response width, T tokens in all, N response tokens in all.
 """
@@ -16,8 +13,6 @@ from burnish.ops.varlen_attention import Sequences
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """B sequences in one line of T tokens."""
-
     input_ids: Tensor  # (T,)
     positions: Tensor  # (T,) of each token in its sequence
     sequences: Sequences
@@ -26,7 +21,6 @@ class PackedBatch:
 
     @property
     def targets(self) -> Tensor:  # (N,)
-        """The response tokens themselves."""
         return self.input_ids[self.source + 1]
 
     def scatter(self, values: Tensor) -> Tensor:

@@ -1,12 +1,8 @@
 """A module whose weights are spread over the processes of a mesh, by FSDP2.
 
-`shard` takes a module as it was loaded. From then on each parameter is a `DTensor` of which this process holds a slice
-of its rows, in float32 where it is trained: that slice is the master which the optimiser steps on. A layer's weights
-are gathered, in the type that is computed in, while the layer runs. FSDP2 does that in hooks of `forward`; passes of
+After `shard` each parameter is a `DTensor` of which this process holds a slice of its rows, in float32 where it is
+trained: that slice is the master which the optimiser steps on. FSDP2 gathers weights in hooks of `forward`; passes of
 burnish call parts of a module directly, so they go through `run`, which has the hooks of the whole around it.
-
-`slices_of` says which rows of every parameter are here, `whole_buckets` gathers whole parameters, some at a time, and
-`checksums` shows whether what was gathered is what the slices hold.
 """
 
 import itertools

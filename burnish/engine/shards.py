@@ -1,14 +1,9 @@
 """Tensors by name in safetensors files: all in one, or in several of which each holds some rows of them.
 
-A single process writes one file of whole tensors. Of several, each writes a file with its own rows; the head of a file
-then gives, for each tensor, where its rows start and how many the whole has, and by `save` its checkpoint.
-What has no dimensions is in the first file alone, and a process that holds no row of a tensor leaves it out.
-
-`StoredTensors` reads the rows it is asked for from any number of files, once it has compared all of their heads without
-reading a tensor. A file may come from anyone, so nothing in a head is trusted.
-
-torch.distributed.checkpoint is not used: its index is a pickle, and writing with it takes collectives, which would have
-to wait for training where a checkpoint is written in the background.
+Of several processes each writes a file with its own rows; its head gives, for each tensor, where its rows start and how
+many the whole has, and by `save` its checkpoint. What has no dimensions is in the first file alone. Nothing in a head
+is trusted. torch.distributed.checkpoint is not used: its index is a pickle, and writing with it takes collectives,
+which would have to wait for training where a checkpoint is written in the background.
 """
 
 import json
@@ -29,7 +24,6 @@ HEAD = "burnish"  # the one entry of a file's head that is ours: several come in
 
 
 def head(tensors: Mapping[str, Tensor], held: Mapping[str, Slice], save: str) -> dict[str, str]:
-    """What a file with some rows of `tensors` says of them."""
     rows = {name: [held[name].start, held[name].shape[0]] for name, tensor in tensors.items() if tensor.dim()}
     return {HEAD: json.dumps({"save": save, "rows": rows})}
 
@@ -61,7 +55,6 @@ class StoredTensors:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the whole tensors, by name."""
         return {name: pieces[0].whole for name, pieces in self._pieces.items()}
 
     def dtype(self, name: str) -> torch.dtype:

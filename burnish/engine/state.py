@@ -7,13 +7,10 @@
     engine.json                         format, parts, optimiser, number of its moments, settings of the adapter, and
                                         for `extra` the number of updates
 
-Several processes that share a model write one such folder together: each its own rows of masters and moments, as
-masters-00001-of-00004.safetensors, …, and the first of them all the rest. Any number of processes reads it back, each
-the rows that it needs (`engine/shards.py`).
-
-Everything is safetensors or JSON; nothing is unpickled. `load` checks all of it before it changes anything: names,
-shapes and types, that nothing is missing, and that the random state is valid; if one process finds damage, none
-continues. `capture` and `load` are called by all processes of a mesh together; `Snapshot.write` by each for itself.
+Several processes write one such folder together, each its own rows of masters and moments, and any number of processes
+reads it back (`engine/shards.py`). Nothing is unpickled. `load` checks all of it before it changes anything; if one
+process finds damage, none continues. `capture` and `load` are called by all processes of a mesh together;
+`Snapshot.write` by each for itself.
 """
 
 import hashlib
@@ -22,6 +19,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,15 +31,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from burnish.config.actor import PARTS
-from burnish.engine.hf_files import Copies, Write, in_place, model_writer
 from burnish.engine.mesh import Mesh
-from burnish.engine.sharding import checksums, reshard
+from burnish.engine.sharding import checksums, computes_in, local, reshard, slices_of, whole_buckets
 from burnish.engine.shards import StoredTensors, head
 from burnish.errors import CheckpointError
 from burnish.models.folder import ENGINE, MASTERS, OPTIMIZER, RNG, SHARDED, shard_names
-from burnish.models.lora import adapter_settings
+from burnish.models.loading import quiet_transformers
+from burnish.models.lora import adapter_settings, adapter_writer, has_adapter
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from burnish.engine.trainable import Trainable
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ RESTARTED = {
 }
 
 T = TypeVar("T")
+Write = Callable[[Path], object]  # fills a folder
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,12 @@ class Snapshot:
 
 def capture(trainable: "Trainable", contents: Sequence[str] = PARTS, *, copy: bool) -> Snapshot:
     """The parts `contents` of the state as it is now; with `copy` as copies in host memory."""
-    hosted, mesh = Copies() if copy else in_place, trainable.mesh
-    moments = _moments(trainable)
+    hosted, mesh = _Copies() if copy else _in_place, trainable.mesh
+    moments = {  # the optimiser's tensors as kind.parameter, each with its parameter's name
+        f"{kind}.{name}": (name, value)
+        for name, master in trainable.masters.items()
+        for kind, value in trainable.optimizer.state.get(master, {}).items()
+    }
     facts: dict[str, Any] = {
         "format": FORMAT,
         "parts": [part for part in PARTS if part in contents],
@@ -111,7 +116,7 @@ def capture(trainable: "Trainable", contents: Sequence[str] = PARTS, *, copy: bo
             for name, tensors in files.items()
         }
         heads = {file: head(tensors, held, facts["save"]) for file, tensors in files.items()}
-    write_model = model_writer(trainable, hosted, copy=copy)
+    write_model = _model_writer(trainable, hosted, copy=copy)
     if mesh is not None and mesh.rank:
         return Snapshot(None, files, None, heads)
     if "extra" in contents:
@@ -119,6 +124,65 @@ def capture(trainable: "Trainable", contents: Sequence[str] = PARTS, *, copy: bo
         if trainable.device.type == "cuda":
             files[RNG]["cuda"] = torch.cuda.get_rng_state(trainable.device)
     return Snapshot(write_model, files, facts, heads)
+
+
+class _Copies:
+    """Host copies of tensors. Of one that comes twice (tied weights, a weight that is its own master) there is one."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], Tensor] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if place not in self._made or not tensor.data_ptr():
+            self._made[place] = tensor.detach().to("cpu", copy=True).contiguous()
+        return self._made[place]
+
+
+def _in_place(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()
+
+
+def _model_writer(trainable: "Trainable", hosted: Callable[[Tensor], Tensor], *, copy: bool) -> Write | None:
+    """What writes the files that transformers or PEFT reads, now or later and in any thread; of several processes the
+    first does, in the type that the model computes in, so the files are those that one process would have written."""
+    module, mesh = trainable.module, trainable.mesh
+    if mesh is None:
+        return _writer(module, hosted, copy=copy)
+    reshard(module)
+    parameters = trainable.parameters if has_adapter(module) else dict(module.named_parameters())
+    slices = slices_of(parameters, mesh)
+    mine = {name: local(parameter) for name, parameter in parameters.items()}
+    whole: dict[int, Tensor] = {}  # by the parameter's id
+    for bucket in whole_buckets(mine, slices, mesh, dtype=computes_in(module)):
+        if mesh.rank == 0:
+            whole |= {id(parameters[name]): _in_place(tensor) for name, tensor in bucket.items()}
+    if mesh.rank:
+        return None
+    write = _writer(module, lambda tensor: whole[id(tensor)] if id(tensor) in whole else hosted(tensor), copy=True)
+    dtype = str(computes_in(module)).removeprefix("torch.")
+
+    def write_in_type(folder: Path) -> None:
+        """Let config.json name the type of the weights next to it; that of a sharded module is the masters'."""
+        write(folder)
+        file = folder / "config.json"  # an adapter has none, unless there is a head
+        if file.is_file():
+            config = json.loads(file.read_text()) | {"dtype": dtype}
+            file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")  # as transformers writes it
+
+    return write_in_type
+
+
+def _writer(module: "PreTrainedModel", hosted: Callable[[Tensor], Tensor], *, copy: bool) -> Write:
+    if has_adapter(module):
+        return adapter_writer(module, hosted)
+    weights = {name: hosted(t) for name, t in module.state_dict(keep_vars=True).items()} if copy else None
+    return partial(_save_pretrained, module, weights)
+
+
+def _save_pretrained(module: "PreTrainedModel", weights: dict[str, Tensor] | None, folder: Path) -> None:
+    with quiet_transformers():  # its progress bar would break the console's live table
+        module.save_pretrained(folder, state_dict=weights)
 
 
 def load(trainable: "Trainable", folder: Path, contents: Sequence[str] = PARTS) -> None:
@@ -135,8 +199,6 @@ def load(trainable: "Trainable", folder: Path, contents: Sequence[str] = PARTS) 
 
 @dataclass(frozen=True)
 class _StoredState:
-    """A checkpoint that fits, as far as it is to be read."""
-
     masters: StoredTensors
     moments: StoredTensors | None
     random_state: dict[str, Tensor]
@@ -193,16 +255,6 @@ def _agreed(mesh: Mesh | None, work: Callable[[], T]) -> T:
     everywhere = len({what and what[0] for what in reports}) == 1
     where = "" if everywhere else f" (so process {rank} of {len(reports)}, on {host})"
     raise CheckpointError(f"{words}{where}") from problem
-
-
-def _moments(trainable: "Trainable") -> dict[str, tuple[str, Tensor]]:
-    """The optimiser's tensors as kind.parameter, each with its parameter's name."""
-    state = trainable.optimizer.state
-    return {
-        f"{kind}.{name}": (name, value)
-        for name, master in trainable.masters.items()
-        for kind, value in state.get(master, {}).items()
-    }
 
 
 def _check_parts(trainable: "Trainable", folder: Path, facts: dict[str, Any], contents: Sequence[str]) -> None:

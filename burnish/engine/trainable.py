@@ -1,12 +1,7 @@
 """`Trainable`: an HF module with its optimiser; what actor and critic are made of.
 
-Consumes batches and functions over their micro-batches: `infer` collects what a function returns per row,
-`forward_backward` the gradients of the sum of losses, on which `optim_step` then takes one step. The first two cut the
-batch into micro-batches, which is done nowhere else. `save` and `load` keep all that the next update depends on, so
-training continues bit for bit after a restart.
-
-The processes of a mesh call all of this together, with the same batch: each works on its share of the rows and has a
-slice of the weights (`engine/sharding.py`), and the results are the same in all of them.
+A batch is cut into micro-batches here and nowhere else. The processes of a mesh call all of this together, with the
+same batch: each works on its share of the rows and has a slice of the weights, and results are the same in all.
 """
 
 import math
@@ -27,7 +22,7 @@ from burnish.engine import state
 from burnish.engine.batching import MicroBatch, passes
 from burnish.engine.forward import Forward
 from burnish.engine.mesh import Mesh
-from burnish.engine.offload import HostState, Offload, activation_offload, update_state
+from burnish.engine.offload import HostState, Offload, activation_offload
 from burnish.engine.optim import clip_gradients, learning_rate, make_optimizer
 from burnish.engine.sharding import local, reshard, shard, slices_of
 from burnish.protocol import DataProto
@@ -178,7 +173,6 @@ class Trainable:
         return {"grad_norm": norm, "lr": lr, "bad_step": float(bad)}
 
     def save(self, folder: str | Path, contents: Sequence[str] = PARTS) -> None:
-        """Write the HF model and what the next update needs; see `state`."""
         state.capture(self, contents, copy=False).write(Path(folder))
 
     def capture(self, contents: Sequence[str] = PARTS) -> state.Snapshot:
@@ -222,10 +216,14 @@ class Trainable:
             parameter.grad = self.masters[name].grad = None
 
     def _update_state(self) -> Iterator[Tensor]:
-        """What waits in host memory between updates."""
-        if self.offload.optimizer:
-            masters = {} if self.mesh else self.masters  # slices are the weights themselves, and stay
-            yield from update_state(self.parameters, masters, self.optimizer)
+        """What only an update reads, and waits in host memory between updates: masters that are not the parameters
+        themselves (slices are, and stay), and the optimiser's moments."""
+        if not self.offload.optimizer:
+            return
+        if self.mesh is None:
+            yield from (master for name, master in self.masters.items() if master is not self.parameters[name])
+        for moments in self.optimizer.state.values():
+            yield from (value for value in moments.values() if isinstance(value, Tensor))
 
 
 def _lengths(batch: DataProto) -> list[int]:

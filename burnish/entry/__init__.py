@@ -3,7 +3,6 @@
 guard.py      runs a command and ends the process: one message, one exit code
 arguments.py  command lines with flags: `--help` with an example, mistakes as ConfigErrors
 keys.py       commands configured by keys (ppo, sft, rm, generate, eval): what they are, their `--help`
-keys_help.py  the text of that help, made from the configuration classes
 
 Nothing here imports torch.
 """

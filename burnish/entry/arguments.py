@@ -1,7 +1,4 @@
-"""Command lines with flags: `burnish data check FILE --tokenizer …`, `burnish export …`.
-
-A `FlagParser` is argparse with an example in its help; mistakes are ConfigErrors, reported like any other.
-"""
+"""Command lines with flags: argparse with an example in its help, and mistakes as ConfigErrors."""
 
 import argparse
 from importlib.util import find_spec

@@ -1,25 +1,41 @@
-"""The commands that are configured by keys, as their help describes them, and how one is run as a program."""
+"""The commands that are configured by keys, how one is run as a program, and their help.
 
+`burnish ppo --help [words] [all]` shows the keys with their defaults and meanings, from the configuration classes
+alone. Keys that can only have their default in this version are counted but not listed; `all` lists them too.
+"""
+
+import dataclasses
+import difflib
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from burnish.config import EvalConfig, GenerationConfig, PPOConfig, RMConfig, SFTConfig
+from burnish.config.key import KnownKey, keys_of
+from burnish.config.values import allowed, show
 from burnish.entry.guard import guard
+from burnish.errors import ConfigError
 
 HELP = ("-h", "--help")
 PLAN = "--plan              print the derived batch sizes and the memory they take, and stop"
 COUNT = "--plan              print how many examples, tokens and steps there are, and stop"
 MODEL = "model.path=Qwen/Qwen2.5-0.5B-Instruct"
+ALL = "all"
+WIDTH, COLUMN = 118, 54  # of the text, and where the meaning of a key starts
+FLAGS = """\
+  --config-name NAME  start from the recipe NAME.yaml, here or in --config-path FOLDER
+  --cfg job           print the whole configuration, and stop
+  --multirun          one run per value of key=a,b
+  --debug             show a traceback with an error"""
 
 
 @dataclass(frozen=True)
 class KeyCommand:
-    """One command: its `--help` needs nothing else."""
-
     name: str
     summary: str
-    config: str  # module:class of its configuration
+    root: type  # its configuration
     example: tuple[str, ...]  # keys of a command that works
     flag: str = ""  # its own flag and what it does, as a line of the help
 
@@ -27,54 +43,23 @@ class KeyCommand:
         """Print the help if the command line asks for it: `--help [words] [all]`."""
         if not any(word in HELP for word in argv):
             return False
-        from burnish.entry.keys_help import explain
-
         print(explain(self, [word for word in argv if not word.startswith("-")]))
         return True
 
 
+TRAIN, VAL = "data.train_files=train.parquet", "data.val_files=test.parquet"
+FAIL = "--fail-under X      exit with 1 if the mean score of a data source is below X"
+RL_EXAMPLE = ("algorithm.adv_estimator=grpo", TRAIN, VAL, f"actor_rollout_ref.{MODEL}")
+PAIRS = "reward-model training on chosen and rejected answers"
+SAMPLES, OUTPUT = "sample responses to the prompts of a file", "data.output_path=out.parquet"
 KEY_COMMANDS = {
     command.name: command
     for command in (
-        KeyCommand(
-            "ppo",
-            "RL training, every algorithm",
-            "burnish.config.ppo:PPOConfig",
-            (
-                "algorithm.adv_estimator=grpo",
-                "data.train_files=train.parquet",
-                "data.val_files=test.parquet",
-                f"actor_rollout_ref.{MODEL}",
-            ),
-            PLAN,
-        ),
-        KeyCommand(
-            "sft",
-            "supervised fine-tuning",
-            "burnish.config.sft:SFTConfig",
-            ("data.train_files=train.parquet", MODEL),
-            COUNT,
-        ),
-        KeyCommand(
-            "rm",
-            "reward-model training on chosen and rejected answers",
-            "burnish.config.rm:RMConfig",
-            ("data.train_files=pairs.parquet", "data.val_files=test.parquet", MODEL),
-            COUNT,
-        ),
-        KeyCommand(
-            "generate",
-            "sample responses to the prompts of a file",
-            "burnish.config.generation:GenerationConfig",
-            ("data.path=test.parquet", "data.output_path=out.parquet", MODEL),
-        ),
-        KeyCommand(
-            "eval",
-            "score a file of responses, per data source",
-            "burnish.config.evaluation:EvalConfig",
-            ("data.path=out.parquet",),
-            "--fail-under X      exit with 1 if the mean score of a data source is below X",
-        ),
+        KeyCommand("ppo", "RL training, every algorithm", PPOConfig, RL_EXAMPLE, PLAN),
+        KeyCommand("sft", "supervised fine-tuning", SFTConfig, (TRAIN, MODEL), COUNT),
+        KeyCommand("rm", PAIRS, RMConfig, ("data.train_files=pairs.parquet", VAL, MODEL), COUNT),
+        KeyCommand("generate", SAMPLES, GenerationConfig, ("data.path=test.parquet", OUTPUT, MODEL)),
+        KeyCommand("eval", "score a file of responses, per data source", EvalConfig, ("data.path=out.parquet",), FAIL),
     )
 }
 
@@ -83,3 +68,79 @@ def run_program(name: str, main: Callable[[list[str]], int | None]) -> NoReturn:
     """`python3 -m burnish.trainer.X …`: the same as `burnish NAME …`; `main` takes the command line."""
     command = KEY_COMMANDS[name]
     sys.exit(guard(lambda argv: 0 if command.answers_help(argv) else main(argv), sys.argv[1:]))
+
+
+def explain(command: KeyCommand, words: list[str]) -> str:
+    """The help text of a command; with `words`, only the keys whose dotted name contains one of them."""
+    root = command.root
+    parts = [word for word in words if word != ALL]
+    found = select(keys_of(root), parts)
+    # Where none of them can be set yet all are shown, so that a question about one is answered.
+    usable = {name: key for name, key in found.items() if not isinstance(key.about.later, str) or key.about.now}
+    chosen = found if ALL in words else usable or found
+    everything = f"`burnish {command.name} --help {' '.join([*parts, ALL])}`"
+    hint = f"not shown: {len(found) - len(chosen)} not available yet; {everything} shows all"
+    lines = [
+        f"burnish {command.name}: {command.summary}",
+        "",
+        "example:",
+        "  " + " \\\n    ".join([f"burnish {command.name}", *command.example]),
+        "",
+        f"usage: burnish {command.name} [key=value …] [flags]",
+        "",
+        "flags:",
+        *([f"  {command.flag}"] if command.flag else []),
+        FLAGS,
+        "",
+        (f"keys with {' or '.join(parts)} in their name" if parts else "keys") + " (default in brackets)",
+        *([hint] if len(chosen) < len(found) else []),
+    ]
+    for name, doc in sections(root(), ""):
+        members = [key for key in chosen.values() if key.name.rpartition(".")[0] == name]
+        if members:
+            lines += ["", f"{name or command.name}: {doc}" if doc else name, *(line(key) for key in members)]
+    return "\n".join(lines)
+
+
+def select(known: dict[str, KnownKey], words: list[str]) -> dict[str, KnownKey]:
+    """The keys that have one of the words as a part of their name (`rollout`, `optim.lr`), else somewhere in it."""
+    whole = {name: key for name, key in known.items() if any(f".{word}." in f".{name}." for word in words)}
+    loose = {name: key for name, key in known.items() if any(word in name for word in words)}
+    if not words or whole or loose:
+        return whole or loose or known
+    parts = {part for name in known for part in [name, *name.split(".")]}
+    near = difflib.get_close_matches(words[0], parts, n=1, cutoff=0.8)
+    hint = f"Did you mean {near[0]}?" if near else "Without a word, --help lists the keys"
+    raise ConfigError(f"no key with {' or '.join(words)} in its name. {hint}")
+
+
+def sections(node: Any, name: str) -> Iterator[tuple[str, str]]:
+    """The sections of a configuration, outermost first: dotted name and the first line of its class's docstring."""
+    yield name, (type(node).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    for item in dataclasses.fields(node):
+        value = getattr(node, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from sections(value, f"{name}.{item.name}".lstrip("."))
+
+
+def line(key: KnownKey) -> str:
+    """One key: its name, default and meaning, what it may be, and whether it can be used."""
+    from burnish.algorithms import advantages, losses  # on demand, as all that a command needs
+
+    about = key.about
+    remarks = [about.doc]
+    if about.options:
+        remarks.append(allowed(key))
+    if names := [name for table in (advantages.TABLE, losses.TABLE) if table.key == key.name for name in table.entries]:
+        remarks.append("built in: " + ", ".join(names))
+    if isinstance(about.later, str):
+        now = ", ".join(show(value) for value in (key.default, *about.now))
+        remarks.append(f"not available yet: other values than {now}" if about.now else "not available yet")
+    elif about.later:
+        remarks.append("not available yet: " + ", ".join(str(value) for value in about.later))
+    if about.inert:
+        remarks.append(f"no effect: {about.inert}")
+    head, indent = f"  {key.name} [{show(key.default)}]", " " * COLUMN
+    words = "; ".join(remarks)
+    text = textwrap.fill(words, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return f"{head:<{COLUMN}}{text.lstrip()}" if len(head) < COLUMN else f"{head}\n{text}"

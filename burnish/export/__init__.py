@@ -1,13 +1,11 @@
 """`burnish export`: from a checkpoint, an adapter or any model folder to a clean, verified Hugging Face folder.
 
-    source.py       what was asked for; where the model is, whether it is whole, what it is (no torch)
-    place.py        the folder that appears whole or not at all (no torch)
-    model.py        a whole model: measure, load, merge an adapter, write, read back, compare
-    adapter.py      an adapter alone
-    check.py        log-probs of fixed token sequences, weights and tokenizers: equal or an error
+    source.py   what was asked for; where the model is, whether it is whole, what it is (no torch)
+    place.py    the folder that appears whole or not at all (no torch)
+    model.py    a whole model, or an adapter alone: measure, load, merge, write, read back, compare
+    check.py    log-probs of fixed token sequences, weights and tokenizers: equal or an error
 
-`export` consumes an `ExportRequest` and produces an `ExportReport`; the source is only ever read. torch is imported
-once everything that can be checked without it has been checked.
+torch is imported once everything that can be checked without it has been checked.
 """
 
 from dataclasses import dataclass, field
@@ -30,22 +28,20 @@ def export(request: ExportRequest, tell: Tell) -> "ExportReport":
     source = find_source(request, tell)
     check_apart(out, source.within)
     with new_folder(out, source.bytes_as(request), overwrite=request.overwrite) as folder:
-        if source.adapter and request.adapter_only:
-            from burnish.export.adapter import export_adapter
+        from burnish.export.model import export_adapter, export_model
 
-            facts = export_adapter(request, source, source.adapter, folder, tell)
-        else:
-            from burnish.export.model import export_model
-
-            facts = export_model(request, source, folder, tell)
+        alone = source.adapter if request.adapter_only else None
+        facts = (
+            export_adapter(request, source, alone, folder, tell)
+            if alone
+            else export_model(request, source, folder, tell)
+        )
     files = {str(p.relative_to(out)): p.stat().st_size for p in sorted(out.rglob("*")) if p.is_file()}
     return ExportReport(out, request, source, facts, files)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What `export_model` and `export_adapter` found out."""
-
     kind: str  # the class of the model, or what the adapter belongs to
     parameters: int
     dtype: str
@@ -59,8 +55,6 @@ class Facts:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """An export that is in place."""
-
     out: Path
     request: ExportRequest
     source: ExportSource
@@ -82,13 +76,10 @@ class ExportReport:
             f"  check    {what} of {facts.tokens} tokens: max difference {facts.found.largest:.3g}, "
             f"mean {facts.found.mean:.3g} (allowed: {facts.allowed.largest:g} and {facts.allowed.mean:g})",
         ]
-        if facts.from_float32:
-            gap = facts.from_float32
-            lines.append(f"           from the source in float32: max {gap.largest:.3g}, mean {gap.mean:.3g}")
-        if facts.effect:
-            lines.append(
-                f"           what the adapter changes: max {facts.effect.largest:.3g}, mean {facts.effect.mean:.3g}"
-            )
+        further = {"from the source in float32": facts.from_float32, "what the adapter changes": facts.effect}
+        for title, gap in further.items():
+            if gap:
+                lines.append(f"           {title}: max {gap.largest:.3g}, mean {gap.mean:.3g}")
         lines.append("           weights and tokenizer read again from disk: the same")
         lines += [f"  note     {note}" for note in facts.notes]
         folder = quote(str(self.request.out))

@@ -1,9 +1,6 @@
 """The verification of an export: what source and export compute for the same token sequences, and their weights.
 
-`make_probes` gives fixed sequences (a rendered chat and seeded random tokens of several lengths), `measure` the
-log-prob of every token in them (of a value model: the values), `fingerprints` a hash of every weight, `behaviour` what
-a tokenizer makes of some texts. The `require_*` functions compare two of each and raise a ModelError. A `Bench` loads
-models and measures them: one device, one set of probes, one model at a time.
+A `Bench` loads and measures one model at a time; the `require_*` functions compare and raise a ModelError.
 """
 
 import gc
@@ -42,8 +39,6 @@ TEXTS = ("", "The quick brown fox.", "  3.14159 + 2 = ?\n\n", "def f(x):\n\tretu
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two lists of log-probs are apart, over all tokens."""
-
     mean: float
     largest: float
 
@@ -115,7 +110,6 @@ class Bench:
 
 
 def make_probes(tokenizer: "PreTrainedTokenizerBase", vocabulary: int, context: int | None) -> list[list[int]]:
-    """Token sequences of at least two tokens that the model can read."""
     text = behaviour(tokenizer)["chat"]
     chat = list(tokenizer(text, add_special_tokens=False)["input_ids"])[:context]
     if max(chat, default=0) >= vocabulary:
@@ -142,7 +136,6 @@ def measure(module: nn.Module, probes: list[list[int]], *, values: bool, what: P
 
 
 def fingerprints(module: nn.Module) -> dict[str, str]:
-    """A hash of every weight with its type and shape."""
     return {name: hash_of(tensor) for name, tensor in module.state_dict().items()}
 
 
@@ -173,10 +166,8 @@ def count_zeros(tensors: Iterable[Tensor]) -> int:
 
 
 def note_on_zeros(count: int, total: int, dtype: str) -> list[str]:
-    """What to say of weights that a cast made 0."""
-    if count <= 0:
-        return []
-    return [f"{count:,} weights ({100 * count / total:.2g}%) are too small for {dtype} and became 0"]
+    text = f"{count:,} weights ({100 * count / total:.2g}%) are too small for {dtype} and became 0"
+    return [text] if count > 0 else []
 
 
 def require_finite(tensors: Iterable[tuple[str, Tensor]], what: Path) -> None:

@@ -1,18 +1,17 @@
-"""A whole model: measure it, load it, merge its adapter, write, read back, compare.
+"""A whole model, its adapter merged (`export_model`), or an adapter alone, checked on its base (`export_adapter`).
 
-Two questions are asked of every export. Is what is on disk what was written? All weights and log-probs are the
-same. Is what was written the source? Where weights were cast or an adapter merged, `_measure_source` and the export are
-run in float32, so that only the rounding of the weights differs.
-
-Source and export are never in memory together: `_measure_source`, `_write` and `_read_back` each load one model, and
-return only what they found out about it.
+What is on disk must be what was written, bit by bit; what was cast or merged must compute what the source does, both
+in float32. Source and export are never in memory together.
 """
 
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GenerationConfig
 
@@ -25,6 +24,7 @@ from burnish.export.check import (
     count_zeros,
     difference,
     fingerprints,
+    hash_of,
     note_on_zeros,
     require_finite,
     require_near,
@@ -32,8 +32,9 @@ from burnish.export.check import (
     require_same_weights,
 )
 from burnish.export.place import as_size, copy_tokenizer, writing
-from burnish.export.source import ExportRequest, ExportSource, Tell
-from burnish.models.adapters import merge
+from burnish.export.source import DTYPES, ExportRequest, ExportSource, Tell
+from burnish.models.adapters import ADAPTER_WEIGHTS, Adapter, merge, read_adapter
+from burnish.models.folder import ADAPTER_CONFIG
 from burnish.models.loading import named, quiet_transformers, reading
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ GENERATION = "generation_config.json"
 
 @dataclass(frozen=True)
 class Reference:
-    """The source in float32, its adapter not merged."""
-
     outputs: list[Tensor]  # log-probs, or values, of each probe
     effect: Difference | None  # of an adapter on its base
     zeros: int  # weights that are 0
@@ -53,8 +52,6 @@ class Reference:
 
 @dataclass(frozen=True)
 class Findings:
-    """What is known of a model once it is out of memory again."""
-
     kind: str
     parameters: int
     dtype: str
@@ -113,7 +110,6 @@ def _measure_source(bench: Bench, source: ExportSource) -> Reference:
 def _write(
     bench: Bench, request: ExportRequest, source: ExportSource, dtype: str, folder: Path, tell: Tell
 ) -> Findings:
-    """Load the source in the type of the export, merge it, measure it and write it."""
     tell(f"reading {source.model} ({as_size(source.bytes_as(request))} as {dtype})")
     model, unused = bench.load(source.model, dtype, source.adapter)
     notes = [f"omitted, because the architecture does not use it: {named(unused)}"] if unused else []
@@ -127,26 +123,14 @@ def _write(
         notes += changed
     tell("writing")
     with writing(request.out):
-        write_model(model, generation, folder, request, source)
+        if generation is not None:
+            model.generation_config = generation
+        with quiet_transformers():
+            model.save_pretrained(folder, max_shard_size=request.max_shard_bytes)
+        for file in source.model.glob("*.py") if request.trust_remote_code else ():
+            shutil.copyfile(file, folder / file.name)
         copy_tokenizer(source.tokenizer, bench.tokenizer, folder)
     return _findings(model, outputs, notes=notes)
-
-
-def write_model(
-    module: "PreTrainedModel",
-    generation: GenerationConfig | None,
-    folder: Path,
-    request: ExportRequest,
-    source: ExportSource,
-) -> None:
-    """Configuration and weights, cut into files of `max_shard_bytes`; with remote code, that code."""
-    if generation is not None:
-        module.generation_config = generation
-    with quiet_transformers():
-        module.save_pretrained(folder, max_shard_size=request.max_shard_bytes)
-    if request.trust_remote_code:
-        for file in source.model.glob("*.py"):
-            shutil.copyfile(file, folder / file.name)
 
 
 def _read_back(bench: Bench, folder: Path, *, in_float32: bool) -> Findings:
@@ -224,3 +208,52 @@ def generation_config(
             reason = " ".join(str(error).split())
             raise ModelError(f"{source.folder}: {GENERATION} is not valid: {reason}; fix it there") from error
     return settings, [*notes, f"{GENERATION}: do_sample became True, because it has settings of sampling"]
+
+
+def export_adapter(request: ExportRequest, source: ExportSource, adapter: Adapter, folder: Path, tell: Tell) -> Facts:
+    """Write the adapter into `folder`; a ModelError unless it does to its base what the source's did."""
+    bench = Bench(request, source)
+    tell(f"measuring {adapter.folder} on its base {source.model}")
+    model, _ = bench.load(source.model, source.dtype, adapter)
+    before = bench.measure(model, adapter.folder)
+    del model
+    tensors = adapter_tensors(adapter, request.dtype)
+    require_finite(tensors.items(), adapter.folder)
+    settings = adapter.settings | {"inference_mode": True}
+    if request.base is not None:  # named in place of theirs, a folder by its full path
+        is_folder = Path(request.base).expanduser().is_dir()
+        base = str(source.model.resolve()) if is_folder else request.base
+        settings |= {"base_model_name_or_path": base, "revision": None}
+    tell("writing")
+    with writing(request.out):
+        (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        copy_tokenizer(source.tokenizer, bench.tokenizer, folder)
+    tell("reading the export again")
+    written = read_adapter(folder)
+    hashes = [{name: hash_of(t) for name, t in ts.items()} for ts in (tensors, adapter_tensors(written, None))]
+    require_same_weights(*hashes)
+    model, _ = bench.load(source.model, source.dtype, written)
+    found = difference(before, bench.measure(model, folder))
+    allowed = bench.allowed(request.dtype or source.dtype, same_sums=request.dtype is None)
+    require_near(found, allowed, f"the {bench.what} of source and export")
+    require_same_tokenizer(bench.tokenizer, bench.read_tokenizer(folder))
+    dtype = ", ".join(sorted({DTYPES.get(tensor.dtype, tensor.dtype) for tensor in written.tensors.values()}))
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    zeros = count_zeros(tensors.values()) - count_zeros(adapter_tensors(adapter, None).values())
+    return Facts(
+        kind=f"LoRA adapter of {written.base}",
+        parameters=parameters,
+        dtype=dtype,
+        tokens=bench.tokens,
+        found=found,
+        allowed=allowed,
+        notes=note_on_zeros(zeros, parameters, dtype),
+    )
+
+
+def adapter_tensors(adapter: Adapter, dtype: str | None) -> dict[str, Tensor]:
+    tensors = load_file(adapter.folder / ADAPTER_WEIGHTS)
+    if dtype is None:
+        return tensors
+    return {name: t.to(getattr(torch, dtype)) if t.is_floating_point() else t for name, t in tensors.items()}

@@ -1,8 +1,7 @@
 """The folder of an export: what may be in it, and that it is there whole or not at all.
 
-`new_folder` works in a locked folder next to `--out`, `.NAME.exporting`: what is written there takes its name when the
-block ends well and is removed otherwise. What it replaces is moved into the same folder, from where the next export
-puts it back should the process be killed between the two renames.
+`new_folder` works in a locked folder next to `--out`, `.NAME.exporting`. What it replaces is moved there, from where
+the next export puts it back should the process be killed between the two renames.
 """
 
 import contextlib
@@ -44,12 +43,20 @@ def check_out(out: Path, *, overwrite: bool) -> Path:
     if out.is_dir() and any(out.iterdir()):
         if not overwrite:
             raise ConfigError(f"--out {out} exists and is not empty; name a new folder, or replace it with --overwrite")
-        _check_replaceable(out)
+        # --overwrite removes a folder with all that is in it, so it has to be an export and no more.
+        if not any((out / name).is_file() for name in MODEL_FILES):
+            raise ConfigError(f"--out {out} is not replaced: it is not a model folder; name another folder")
+        inside = (path.relative_to(out).as_posix() for path in out.rglob("*") if path != out / NAMED_TEMPLATES)
+        for name in sorted(inside):
+            if not any(name.count("/") == p.count("/") and fnmatch(name, p) for p in WRITTEN):
+                raise ConfigError(
+                    f"--out {out} is not replaced: it holds {name}, which no export writes; move that away, or name "
+                    "another folder"
+                )
     return out
 
 
 def check_apart(out: Path, folders: Iterable[Path]) -> None:
-    """ConfigError unless `out` is outside of all `folders`, and they of it."""
     for folder in folders:
         if out == folder or out in folder.parents or folder in out.parents:
             relation = "is" if out == folder else "is inside" if folder in out.parents else "holds"
@@ -91,7 +98,6 @@ def new_folder(out: Path, needed: int, *, overwrite: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """A failed write to `out` becomes a CheckpointError."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # safetensors wraps the system's error in its own
@@ -118,19 +124,6 @@ def as_size(count: int) -> str:
         if count >= width:
             return f"{count / width:.1f} {unit}"
     return f"{count} bytes"
-
-
-def _check_replaceable(out: Path) -> None:
-    """--overwrite removes a folder with all that is in it, so it has to be an export and no more."""
-    if not any((out / name).is_file() for name in MODEL_FILES):
-        raise ConfigError(f"--out {out} is not replaced: it is not a model folder; name another folder")
-    inside = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path != out / NAMED_TEMPLATES)
-    others = [name for name in inside if not any(name.count("/") == p.count("/") and fnmatch(name, p) for p in WRITTEN)]
-    if others:
-        raise ConfigError(
-            f"--out {out} is not replaced: it holds {others[0]}, which no export writes; move that away, or name "
-            "another folder"
-        )
 
 
 def _settle(new: Path, replaced: Path, out: Path) -> None:

@@ -1,9 +1,4 @@
-"""What was asked for, where that model is, whether it is complete, and what it is; found without torch.
-
-Takes an `ExportRequest`, which `export/command.py` reads off the command line; produces an `ExportSource`. A path may
-be a model folder, a `global_step_N`, a run folder (its newest checkpoint), an `actor` or `critic` inside one, a hub id,
-or the folder of a LoRA adapter, whose base is found too.
-"""
+"""What was asked for, where that model (or adapter and base) is, whether it is complete, and what it is. No torch."""
 
 import math
 from collections import Counter
@@ -68,11 +63,9 @@ class ExportSource:
     adapter: Adapter | None = None
 
     def is_exact_in(self, dtype: str) -> bool:
-        """Whether no weight is rounded when it becomes `dtype`."""
         return dtype == "float32" or self.types <= {dtype}
 
     def bytes_as(self, request: ExportRequest) -> int:
-        """The space that the weights of the export take."""
         if self.adapter and request.adapter_only:
             return sum(WIDTH[request.dtype or "float32"] * math.prod(t.shape) for t in self.adapter.tensors.values())
         return WIDTH[request.dtype or self.dtype] * self.elements
@@ -126,7 +119,6 @@ def find_source(request: ExportRequest, tell: Tell) -> ExportSource:
 
 
 def _folder_of_role(top: Path, request: ExportRequest) -> Path:
-    """The folder of the policy or of the value model inside the one that was typed."""
     if not (top / "config.json").is_file() and not is_adapter(top):
         top = newest_checkpoint(top) or top
     if (top / request.role).is_dir():
@@ -192,9 +184,7 @@ def _check_kind(config: dict[str, Any], folder: Path, *, values: bool, adapted: 
 
 
 def _stored(folder: Path, config: dict[str, Any]) -> Counter[str]:
-    """How many weights there are of each type."""
-    count: Counter[str] = Counter()
-    files = safetensors_files(folder)
+    count, files = Counter[str](), safetensors_files(folder)
     for tensor in stored_tensors(files).values():
         count[DTYPES.get(tensor.dtype, tensor.dtype)] += math.prod(tensor.shape)
     if not files:

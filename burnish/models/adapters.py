@@ -1,8 +1,7 @@
 """LoRA adapters in PEFT's format: read from a folder, applied to their base, and merged into it.
 
-Consumes adapter_config.json with adapter_model.safetensors, which may come from anyone: the configuration is read as
-data, weights are read from safetensors only (adapter_model.bin is a pickle), and a weight that is missing, unused or of
-another shape is an error. Returns an `Adapter`, which needs no torch, and modules. peft is an extra.
+A folder may come from anyone: adapter_config.json is read as data, weights are read from safetensors only, and one that
+is missing, unused or of another shape is an error. An `Adapter` needs no torch; peft is an extra.
 """
 
 import warnings
@@ -55,7 +54,6 @@ class Adapter:
 
     @property
     def revision(self) -> str | None:
-        """The branch, tag or commit of that base on the hub."""
         return self.settings.get("revision") or None
 
 

@@ -1,16 +1,11 @@
 """The one attention function that burnish registers with transformers, and the context that locates the tokens.
 
 A module whose implementation is `burnish_sdpa` (or another in PLAIN) attends as that implementation does, until a
-forward call brings one of two contexts. Then the call's tokens are one packed line of many sequences:
+forward call brings, as a keyword argument, one of two contexts. Then its tokens are one packed line of sequences:
 
-    packed   `Sequences`, for training: each token attends to the tokens of its own sequence in the line; with `ulysses`
-             the call has a slice of the line, and other processes have the rest
+    packed   `Sequences`, for training; with `ulysses` the call has a slice of the line, other processes have the rest
     paged    `PagedPass`, for rollout: keys and values go into the layer's pool, and each token attends to what its own
              sequence has there
-
-The context travels with the call, through the model's own keyword arguments, so nothing global is switched.
-
-`layers_of` tries a module with two tokens and returns what each layer keeps per token, or why it takes no lines.
 """
 
 import sys
@@ -46,16 +41,12 @@ INSTEAD = "Choose rollout.name=hf (--engine hf), or a decoder with an ordinary k
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What one layer keeps for each token."""
-
     heads: int
     head_size: int
 
 
 @dataclass(frozen=True)
 class PagedPass:
-    """One forward pass over a packed line of tokens."""
-
     kv: Sequence[LayerKV]  # by layer
     where: Paged
 

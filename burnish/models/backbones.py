@@ -1,14 +1,12 @@
 """From tokens to hidden states in training: the three ways through a model, with the same call; `backbone_for` picks.
 
-`FusedBackbone` does the arithmetic of Llama-shaped models (llama.py) by hand on the module's own parameters: per layer
-four matrix products, attention over the line, and five small kernels, forward and backward. `PackedBackbone` calls the
-module with a packed line, which any decoder that `models/attention.py` can hand lines to takes. `PaddedBackbone` gives
-every sequence its own row, padded on the right: for the rest, and where it is asked for. Where several processes
-share each line (`models/ulysses.py`), `PackedBackbone` returns the states of this process's slice.
+`FusedBackbone` does the arithmetic of Llama-shaped models (llama.py) by hand on the module's own parameters.
+`PackedBackbone` calls the module with a packed line, or with a slice of one that processes share (`models/ulysses.py`).
+`PaddedBackbone` gives every sequence its own row, padded on the right.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -29,9 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Backbone(Protocol):
-    def __call__(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> Tensor:
-        """Hidden states (T, C) of a packed line: ids and positions (T,). Those of a slice where lines are shared."""
+# Hidden states (T, C) of a packed line, from ids and positions (T,); those of a slice where lines are shared.
+Backbone = Callable[[Tensor, Tensor, Sequences], Tensor]
 
 
 class PackedBackbone:
@@ -51,8 +48,6 @@ class PackedBackbone:
 
 
 class PaddedBackbone:
-    """The module's own forward over right-padded rows."""
-
     def __init__(self, backbone: "PreTrainedModel"):
         self.backbone = backbone
 
@@ -122,7 +117,6 @@ class FusedBackbone:
             layer.gate_up.merge()
 
     def __call__(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> Tensor:
-        """ids, positions (T,) → (T, C)."""
         backbone = self.backbone
         is_checkpointed = backbone.is_gradient_checkpointing and backbone.training and torch.is_grad_enabled()
         states: Tensor = F.embedding(ids, backbone.embed_tokens.weight)  # (T, C)

@@ -1,9 +1,7 @@
 """Kernels of the fused passes, compiled side by side before they are needed.
 
-Triton compiles a kernel when it is first called, which on a machine that has not run the model yet takes some ten
-seconds, one after the other. Here each is called once on a few zeros of the model's sizes, in a separate thread:
-compilers and assemblers run outside of Python's lock. What is not called here, such as a loss that asks for more
-outputs, is compiled when it comes up.
+Triton compiles a kernel when it is first called: some ten seconds each, one after the other. Here each is called once
+on a few zeros of the model's sizes, in a separate thread: compilers run outside of Python's lock.
 """
 
 from collections.abc import Callable

@@ -1,14 +1,12 @@
 """From a packed line of tokens to logits, with keys and values in a paged pool: two ways through a model for rollout.
 
 `FusedDecoder` does the arithmetic of Llama-shaped models (llama.py) with fewer, larger operations on the parameters of
-the HF module itself: per layer four matrix products, attention, and three small kernels instead of a dozen. Its merged
-weights are the memory of the module's own Parameters; the rollout engine's canary detects it if somebody rebinds them.
-`ModuleDecoder` calls the module, so it takes any decoder that `models/attention.py` can page. `decoder_for` picks one.
+the HF module itself; the rollout engine's canary detects it if somebody rebinds them. `ModuleDecoder` calls the module.
 """
 
 import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,16 +25,12 @@ if TYPE_CHECKING:
 CLASSES = tuple(name.replace("Model", "ForCausalLM") for name in llama.BACKBONES)
 
 
-class Decoder(Protocol):
-    def __call__(
-        self, ids: Tensor, positions: Tensor, kv: Sequence[LayerKV], where: Paged, keep: Tensor | None = None
-    ) -> Tensor:
-        """Store the line's keys and values; returns its logits. ids, positions (T,); keep (n,) → (n, V), None: all."""
+# Stores the keys and values of a line, ids and positions (T,), and returns its logits (n, V): those of the tokens (n,)
+# that are to be kept, None: all.
+Decoder = Callable[[Tensor, Tensor, Sequence[LayerKV], Paged, Tensor | None], Tensor]
 
 
 class ModuleDecoder:
-    """The module's own forward."""
-
     def __init__(self, module: "PreTrainedModel"):
         self.module = module
         self._keeps = "logits_to_keep" in inspect.signature(module.forward).parameters
@@ -108,13 +102,10 @@ class FusedDecoder:
         places: Tensor | None = positions  # rows of the tables, which the kernel looks up itself
         if not ids.is_cuda:
             cos, sin, places = cos[positions, None], sin[positions, None], None  # (T, 1, D), once for all layers
-        residual = F.embedding(ids, self._embedding)  # (T, C)
-        states: Tensor | None = None  # what the layer before adds to the residual stream
+        states: Tensor = F.embedding(ids, self._embedding)  # (T, C), and then what a layer adds to the residual stream
+        residual: Tensor | None = None
         for layer, cache in zip(self._layers, kv, strict=True):
-            if states is None:
-                normed = rms_norm(residual, layer.input_norm, layer.input_eps)
-            else:
-                normed, residual = rms_norm(states, layer.input_norm, layer.input_eps, residual)
+            normed, residual = rms_norm(states, layer.input_norm, layer.input_eps, residual)
             query = rotary_store(
                 _project(normed, layer.qkv), places, cos, sin, cache, slots,
                 heads=layer.heads, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=layer.head_eps,
@@ -123,7 +114,7 @@ class FusedDecoder:
             states = _project(mixed.flatten(1), layer.o)  # (T, C)
             normed, residual = rms_norm(states, layer.mlp_norm, layer.mlp_eps, residual)
             states = _project(swiglu(_project(normed, layer.gate_up)), layer.down)  # (T, C)
-        assert states is not None
+        assert residual is not None
         if keep is not None:
             states, residual = states[keep], residual[keep]  # (n, C)
         normed, _ = rms_norm(states, self._norm, self._eps, residual)

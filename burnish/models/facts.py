@@ -4,30 +4,14 @@ Imports no torch and reads no weights.
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from burnish.config.passes import ModelFacts
 from burnish.errors import ModelError
 from burnish.models.folder import read_json, resolve_path, safetensors_files, stored_tensors
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """Sizes of a decoder. `parameters` counts stored weights, or is estimated where there are none to look at."""
-
-    model_type: str
-    context: int | None
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    parameters: int
 
 
 def read_model_facts(path: str | Path) -> ModelFacts:

@@ -139,8 +139,6 @@ def shard_names(name: str, count: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor, by the header of its safetensors file."""
-
     dtype: str  # as safetensors writes it: F32, BF16, …
     shape: tuple[int, ...]
 

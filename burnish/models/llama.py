@@ -1,12 +1,9 @@
-"""Llama-shaped decoders: which models are, and what each of their layers is made of.
-
-Consumes the backbone of an HF module (`LlamaModel`, `Qwen2Model`, …); `problem` says why it cannot be run by hand, and
-`layers` returns its layers for the fused passes of rollout (decoders.py) and training (backbones.py).
+"""Llama-shaped decoders: which models are, and what their layers are made of, for the fused passes of rollout
+(decoders.py) and training (backbones.py).
 
 Projections that read the same states become one product: `Projection.merge` moves their weights into one buffer and
-points the module's own Parameters at their rows of it. There is no second copy: what an optimiser, a checkpoint or the
-module's own forward reads and writes is what the fused passes read. Whoever rebinds a parameter's memory afterwards
-(`module.to(…)`) cuts that tie.
+points the module's own Parameters at their rows of it. There is no second copy: optimiser, checkpoints and the module's
+own forward use the same memory. Whoever rebinds a parameter's memory afterwards (`module.to(…)`) cuts that tie.
 """
 
 from collections import Counter

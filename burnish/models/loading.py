@@ -1,10 +1,8 @@
 """Tokenizers, policies, value and reward models from a model folder, loaded with transformers.
 
-Consumes a `ModelConfig` and a path (see `models/folder.py`); returns modules on their device, with dropout off and
-every weight accounted for: a weight that the folder lacks is an error, never a silent random one. Only the head of a
-value model, or of a reward model that is to be trained, may be new; it is drawn from a seed, as is a new LoRA adapter
-(`models/lora.py`). `resolve_path` and `read_model_facts` are here too and need no torch, which is why torch and
-transformers are imported inside the functions.
+Modules have dropout off and every weight accounted for: one that the folder lacks is an error, never a silent random
+one, except for the head of a value model or of a reward model that is to be trained. torch and transformers are
+imported inside the functions: `check_reward_model` needs none.
 """
 
 import importlib
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
 from burnish.models.device import dtype_on
-from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import (
     TOKENIZER_FILES,
     check_tokenizer,
@@ -34,17 +31,6 @@ if TYPE_CHECKING:
 
     from burnish.models.adapters import Adapter
 
-__all__ = [
-    "ModelFacts",
-    "check_reward_model",
-    "load_causal_lm",
-    "load_reward_model",
-    "load_tokenizer",
-    "load_value_model",
-    "naming",
-    "read_model_facts",
-    "resolve_path",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +70,6 @@ def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTra
 
 
 def read_tokenizer(folder: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """The tokenizer whose files are in `folder`, as it is."""
     from transformers import AutoTokenizer
 
     with reading(folder, "the tokenizer"), quiet_transformers():
@@ -227,7 +212,6 @@ def check_reward_model(model: ModelConfig) -> None:
 
 
 def _adapter_with_head(model: ModelConfig) -> "Adapter | None":
-    """The adapter that is to be put on the model, if it has a head."""
     from burnish.models.adapters import initial_adapter
 
     adapter = initial_adapter(model)

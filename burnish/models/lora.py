@@ -1,10 +1,7 @@
 """LoRA in training: adapters added to a module in place, switched off for the reference, and saved separately.
 
-Consumes a module as transformers loads it and a `ModelConfig`. `add_adapter` keeps the module's class; its linear
-layers become peft's, and what requires gradients afterwards is the adapter and, in a value or reward model, the head.
-The base is frozen and never written: the adapter stays unmerged for training and for rollouts, and `adapter_off` gives
-the model that training started from. `adapter_writer` writes PEFT's format, which `models/adapters.py` reads. `lora_of`
-is for passes that do a layer's arithmetic themselves.
+The module keeps its class; its linear layers become peft's. What trains is the adapter and, in a value or reward model,
+the head. The base is never written, and the adapter stays unmerged for training and rollouts.
 
 Left out: dropout (always 0, also where the initial adapter was trained with some), adapters of embeddings and output
 layers, and PEFT's variants of LoRA, such as DoRA.
@@ -58,7 +55,6 @@ KNOWN_SETTINGS: dict[str, tuple[Any, ...]] = {
 
 
 def has_adapter(module: nn.Module) -> bool:
-    """Whether `add_adapter`, or peft itself, has put an adapter into this module."""
     return bool(getattr(module, "peft_config", None))
 
 

@@ -1,8 +1,6 @@
 """`model.override_config`: settings that replace those of a folder's config.json and still fit its weights.
 
-Consumes the folder's configuration and the keys that were set; returns a configuration of the same kind, built from
-both, so that transformers checks the values and derives from them what it always does. A setting by which the model
-would have other weights than the folder is refused, as is one without effect here.
+A setting by which the model would have other weights than the folder is refused, as is one without effect here.
 """
 
 import copy
@@ -25,7 +23,6 @@ TYING = "tie_word_embeddings"
 def overridden(
     folder: Path, config: "PreTrainedConfig", overrides: Mapping[str, Any], trust_remote_code: bool
 ) -> "PreTrainedConfig":
-    """The configuration of `folder` with these settings in it."""
     merged = before = config.to_dict()
     for name, value in overrides.items():
         merged = merged | _override(folder, config, merged, name, value)
@@ -75,7 +72,6 @@ def _override(
 
 
 def is_dropout(setting: str) -> bool:
-    """Whether a setting is a dropout rate."""
     return "dropout" in setting or setting.endswith("pdrop")
 
 

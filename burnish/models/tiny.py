@@ -1,8 +1,4 @@
-"""Small random models as ordinary HF folders: what `make nano` starts from and what the tests train.
-
-A folder holds config, safetensors weights and a byte-level tokenizer with a chat template, so every path that
-takes a downloaded model takes one of these.
-"""
+"""Small random models as HF folders, with a byte-level tokenizer: what `make nano` starts from and tests train."""
 
 from collections.abc import Sequence
 from pathlib import Path

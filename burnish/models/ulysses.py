@@ -1,12 +1,9 @@
 """Ulysses sequence parallelism: several processes share each packed line of tokens.
 
-Consumes a line that all processes of a group have whole. `slice_of` gives each an equal slice of it, which embeddings,
-norms and feed-forward layers run over. Attention needs whole sequences but treats each head separately, so `attention`
-trades: a process gives tokens of its slice for a share of the heads over the whole line, and back afterwards. `own`
-says which places of the line are in the slice; `whole` brings the values that processes have of theirs together.
-
-Gradients: a process starts its backward pass from the values of its own places, and attention carries gradients to
-where the tokens are. So each token counts in one process, and the sum over processes is the gradient of the whole.
+Each has an equal slice, which embeddings, norms and feed-forward layers run over. Attention needs whole sequences but
+treats each head separately: a process trades tokens of its slice for a share of the heads over the whole line, and
+back afterwards. A process starts its backward pass from the values of its own places, so each token counts in one
+process, and the sum over processes is the gradient of the whole.
 
 The idea is DeepSpeed-Ulysses' (Jacobs et al. 2023). Here queries, keys and values travel together, and keys and values
 of fewer heads than processes are repeated before they do.

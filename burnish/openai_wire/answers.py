@@ -1,13 +1,13 @@
 """Sampled tokens to the JSON of an answer: whole, or in the chunks of a stream, which add up to the whole.
 
-A `Choice` follows one sequence: it consumes its tokens and returns `Delta`s. A format, `ChatAnswer` or
-`CompletionAnswer`, writes them as /v1/chat/completions or /v1/completions does. There is one log-prob for each sampled
-token, including those that ended the answer, so there are as many as `completion_tokens`.
+A `Choice` follows one sequence; a format writes its `Delta`s. There is one log-prob for each sampled token, including
+those that ended the answer, so there are as many as `completion_tokens`.
 """
 
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,8 +18,6 @@ from burnish.rollout.stops import UNFINISHED, decode
 
 @dataclass(frozen=True)
 class Token:
-    """One sampled token."""
-
     id: int
     log_prob: float
 
@@ -35,8 +33,6 @@ class TokenEntry:
 
 @dataclass
 class Delta:
-    """What is new of one choice."""
-
     index: int
     text: str = ""
     entries: list[TokenEntry] = field(default_factory=list)
@@ -47,8 +43,6 @@ class Delta:
 
 
 class Choice:
-    """One sequence of a request."""
-
     def __init__(
         self, index: int, tokenizer: Any, special_ids: frozenset[int], stops: tuple[str, ...], log_probs: bool
     ):
@@ -114,22 +108,34 @@ class AnswerFormat(ABC):
     def choice(self, whole: Delta) -> dict[str, Any]:
         """A whole choice of an answer."""
 
-    @abstractmethod
     def part(self, delta: Delta) -> dict[str, Any]:
         """The next part of a choice in a stream."""
+        return self.choice(delta)
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, **self._head, "choices": choices}
 
 
 class ChatAnswer(AnswerFormat):
+    """`calls` are tool calls, of the one choice that there is then."""
+
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
+    def __init__(self, model: str, calls: Sequence[dict[str, Any]] = ()):
+        super().__init__(model)
+        self._calls = calls
+
     def choice(self, whole: Delta) -> dict[str, Any]:
-        return {"index": whole.index, "message": {"role": "assistant", "content": whole.text}} | self._end(whole)
+        message: dict[str, Any] = {"role": "assistant", "content": whole.text}
+        if self._calls:
+            message |= {"content": whole.text or None, "tool_calls": self._calls}
+        return {"index": whole.index, "message": message} | self._end(whole)
 
     def part(self, delta: Delta) -> dict[str, Any]:
-        return {"index": delta.index, "delta": {"content": delta.text} if delta.text else {}} | self._end(delta)
+        new: dict[str, Any] = {"content": delta.text} if delta.text else {}
+        if self._calls:
+            new["tool_calls"] = [{"index": i, **call} for i, call in enumerate(self._calls)]
+        return {"index": delta.index, "delta": new} | self._end(delta)
 
     def first_chunk(self, index: int) -> dict[str, Any]:
         opening = {"index": index, "delta": {"role": "assistant", "content": ""}} | self._end(Delta(index))
@@ -165,9 +171,6 @@ class CompletionAnswer(AnswerFormat):
             "logprobs": log_probs if whole.entries else None,
             "finish_reason": whole.finish_reason,
         }
-
-    def part(self, delta: Delta) -> dict[str, Any]:
-        return self.choice(delta)
 
 
 def usage(prompts: list[list[int]], choices: list[Choice]) -> dict[str, int]:

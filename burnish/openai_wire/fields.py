@@ -1,7 +1,5 @@
-"""What a client sent, read field by field; what is wrong with it, in OpenAI's words.
-
-Whatever reads a request raises an `ApiError`: a status and a body `{"error": {message, type, param, code}}`, which the
-server sends. It holds nothing internal, such as a traceback or a path.
+"""What a client sent, read field by field; what is wrong with it is an `ApiError`: a status and OpenAI's body
+`{"error": {message, type, param, code}}`, which holds nothing internal, such as a traceback or a path.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,8 +11,6 @@ NOT_A_REQUEST = "invalid_request_error"
 
 
 class ApiError(Exception):
-    """One error response."""
-
     def __init__(
         self,
         status: int,
@@ -34,6 +30,10 @@ class ApiError(Exception):
 def bad(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """400: the request is wrong, or asks for what this server does not support."""
     return ApiError(400, message, param=param, code=code)
+
+
+def unauthorised(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def overloaded(message: str) -> ApiError:

@@ -1,11 +1,9 @@
-"""Fields of a request that both servers read, and the tables of those that they refuse.
-
-Consumes JSON as a client sent it and trusts none of it: every number has a range, every list a length, and what is not
-supported is refused by name, never ignored. A field that is in none of the tables is unknown.
+"""Fields of a request that both servers read, and the tables of those that they refuse: every number has a range, every
+list a length, and what is not supported is refused by name, never ignored.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from burnish.data.chat import Message, to_messages
@@ -70,6 +68,17 @@ CHAT_FIELDS = {*COMMON, *LABELS, *UNSUPPORTED_CHAT, "messages", "max_completion_
 STREAM_OPTIONS = {"include_usage", *UNSUPPORTED_STREAM_OPTIONS}
 
 
+def open_request(body: Any, known: Collection[str], unsupported: Unsupported, models: str) -> Fields:
+    """The fields of a request, none of them unknown or unsupported; `models` says which it may name."""
+    fields = Fields(body, known)
+    if fields.text("model") is None:
+        raise bad(f"model is missing; {models}", param="model")
+    refuse_unsupported(fields, unsupported)
+    for name in LABELS:
+        fields.text(name)
+    return fields
+
+
 def read_limit(fields: Fields) -> int | None:
     """`max_tokens` of a chat, by either of its names."""
     limit = fields.integer("max_tokens", None, 1, LARGEST)
@@ -111,7 +120,6 @@ def read_sampling(fields: Fields, max_tokens: int | None, vocabulary: int) -> Sa
 
 
 def refuse_unsupported(fields: Fields, unsupported: Unsupported, where: str = "") -> None:
-    """Refuse by name what is asked for and not supported."""
     for name, (neutral, what) in unsupported.items():
         value = fields.get(name)
         # In Python 0 equals False.

@@ -1,10 +1,9 @@
-"""Sampled token ids to text, piece by piece, as it may be shown: what a stream sends and what a whole answer holds.
+"""Sampled token ids to text, piece by piece: what a stream sends and what a whole answer holds.
 
 `TextStream` consumes token ids one at a time and returns text that no later token can change:
 
 - a character that is split over tokens comes when it is whole;
-- a stop string is left out, and text that may be the beginning of one is held back until that is decided; whether one
-  is there is the engine's to say, which decodes in the same way (`rollout/stops.py`);
+- a stop string is left out, and text that may be the beginning of one is held back until the engine has decided;
 - special tokens are left out, but count as their text where stop strings are concerned;
 - the token that ended the completion by its id is left out, special or not. Which one that is, only the engine knows
   (a model may end with more than one token), so the newest token always waits for the next one, or for the end.

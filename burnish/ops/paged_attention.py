@@ -1,10 +1,6 @@
 """Attention over keys and values in the blocks of a pool, for generation: no gradients.
 
-Consumes the queries, keys and values of a packed line of tokens, one layer's pool (`LayerKV`) and what says which
-token belongs to which sequence (`Paged`); returns the attention output in the order of the line. On a GPU the work
-is done by the kernels of `burnish.ops.triton.paged_attention`; the functions here are the CPU path and what the
-kernels are compared with.
-
+On a GPU the kernels of `burnish.ops.triton.paged_attention` do the work; the functions here are the CPU path.
 Notation: T tokens in the line, B sequences, H query heads, Hkv key-value heads, G = H / Hkv, D head size, N blocks of
 S tokens, M blocks per row of the tables.
 """
@@ -65,7 +61,6 @@ def store(kv: LayerKV, slots: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def store_torch(kv: LayerKV, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    """`store` in plain torch, on any device."""
     for pool, new in ((kv.keys, key), (kv.values, value)):
         pool.view(-1, *pool.shape[2:]).index_copy_(0, slots, new)
 
@@ -89,7 +84,6 @@ def paged_attention(
 def paged_attention_torch(
     query: Tensor, kv: LayerKV, where: Paged, *, scale: float, window: int | None = None, softcap: float | None = None
 ) -> Tensor:
-    """`paged_attention` in plain torch, on any device."""
     key = (window, kv.keys.shape[1:])
     if key not in where.plans:
         where.plans[key] = _plan(where, kv, window)

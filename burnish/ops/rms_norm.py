@@ -1,39 +1,23 @@
 """RMS norm of each row, with the addition of the residual stream before it where there is one.
 
-Consumes hidden states (T, C); returns the normed states and the new residual. Rounds where HF's RMSNorm modules do:
-float32 inside, then the dtype of the states, then times the weight.
-
-`rms_norm` is for inference: it writes the new residual over the old. `add_rms_norm` is for training: it leaves its
-inputs as they are and is differentiable.
+Rounds where HF's RMSNorm modules do: float32 inside, then the dtype of the states, then times the weight.
 """
-
-from typing import overload
 
 import torch
 from torch import Tensor
 
 
-@overload
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Norm of the rows of `x` (T, C), contiguous, times `weight` (C,), and the rows themselves.
 
-
-@overload
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]: ...
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-    """Norm of the rows of `x` (T, C), contiguous, times `weight` (C,).
-
-    With a `residual` (T, C), `x` is first added to it in place; returns the norm of the sum, and the residual.
+    With a `residual` (T, C), `x` is first added to it in place, and the rows are those of the sum.
     """
     if x.is_cuda:
         from burnish.ops.triton.rms_norm import launch
 
-        normed = launch(x, weight, eps, residual)
-        return normed if residual is None else (normed, residual)
-    if residual is None:
-        return _normed(x, weight, eps)
-    return _normed(residual.add_(x), weight, eps), residual
+        return launch(x, weight, eps, residual), x if residual is None else residual
+    total = x if residual is None else residual.add_(x)
+    return _normed(total, weight, eps), total
 
 
 def add_rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,8 @@
-"""From the output of the merged q/k/v projection to queries, keys and values ready for attention.
+"""From the output of the merged q/k/v projection (T, (H+2*Hkv)*D) to queries, keys and values ready for attention.
 
-Consumes (T, (H+2*Hkv)*D), the query heads first, then keys, then values. Queries and keys get the RMS norm of each head
-where the model has one (Qwen3) and their rotation by position. `rotary_store` is for inference: keys and values go to
-their slots of the pool, queries are returned as (T, H, D). `rotary` is for training: it returns all three and is
-differentiable. Every intermediate is rounded to the model's dtype where HF's modules round.
-
-The rotation pairs element i of a head with element i + D/2 (rotate-half): x * cos + rotate_half(x) * sin. The sign of
-rotate_half is kept in the table, see `signed`, so what remains of it is an exchange of the two halves.
+Queries and keys get the RMS norm of each head where the model has one (Qwen3) and their rotation by position, rounded
+to the model's dtype where HF's modules round. The rotation pairs element i of a head with element i + D/2:
+x * cos + rotate_half(x) * sin, with the sign of rotate_half in the table, see `signed`.
 """
 
 import torch
@@ -42,10 +38,13 @@ def rotary_store(
     `q_norm` and `k_norm` (D,) are weights of the norm over each head, with `eps`.
     """
     if qkv.is_cuda:
-        from burnish.ops.triton.rotary import into_pool
+        from burnish.ops.triton.rotary import launch
 
-        assert positions is not None
-        return into_pool(qkv, positions, cos, sin, kv, slots, heads, q_norm, k_norm, eps)
+        assert positions is not None and kv.addresses is not None
+        query = qkv.new_empty((len(qkv), heads, cos.shape[-1]))
+        pool = dict(addresses=kv.addresses, slots=slots, positions=positions)
+        launch(qkv, cos, sin, heads, q_norm, k_norm, eps, query=query, **pool)
+        return query
     if positions is not None:
         cos, sin = cos[positions, None], sin[positions, None]  # (T, 1, D)
     query, key, value = _turned(qkv, cos, sin, heads, q_norm, k_norm, eps)
@@ -88,7 +87,7 @@ def _turned(
     turned, value = qkv.view(len(qkv), every, size).split((heads + kv_heads, kv_heads), 1)
     if q_norm is not None and k_norm is not None:
         query, key = turned.split((heads, kv_heads), 1)
-        turned = torch.cat((rms_norm(query, q_norm, eps), rms_norm(key, k_norm, eps)), 1)
+        turned = torch.cat((rms_norm(query, q_norm, eps)[0], rms_norm(key, k_norm, eps)[0]), 1)
     exchanged = turned.roll(size // 2, -1)
     turned = (turned * cos).add_(exchanged.mul_(sin))
     query, key = turned.split((heads, kv_heads), 1)

@@ -1,14 +1,11 @@
 """One step of sampling for rows whose decode state is on the device: steps follow each other without the host.
 
-Consumes logits and `DecodeRows`; draws one token per row, writes there what the next step feeds, and leaves token,
-log-prob and status in `DecodeRows.out` for the host to read later.
-
 A draw is the inverse of the cumulative distribution in token-id order, so it needs one number per token and does not
 depend on the other rows. Before it, a row may be cut: temperature, top-k, top-p of what top-k left, min-p.
 
-On a GPU `sample_and_advance` is Triton kernels; elsewhere it is the torch twin below, whose `draw` is also for
-callers that keep no `DecodeRows`. The two sum in another order, so they may differ where the noise falls within a
-rounding error of the border between two tokens, or the mass before a token within one of top-p.
+On a GPU `sample_and_advance` is Triton kernels; elsewhere it is the torch twin below. The two sum in another order, so
+they may differ where the noise falls within a rounding error of the border between two tokens, or the mass before a
+token within one of top-p.
 """
 
 from dataclasses import dataclass
@@ -102,7 +99,6 @@ def sample_and_advance(
 def sample_and_advance_twin(
     logits: Tensor, rows: DecodeRows, index: Tensor | None = None, source: Tensor | None = None, truncates: bool = False
 ) -> None:
-    """`sample_and_advance` in plain torch, on any device."""
     count = len(index) if index is not None else len(logits) if source is None else len(source)
     at = slice(count) if index is None else index
     truncation = (rows.top_k[at], rows.top_p[at], rows.min_p[at]) if truncates else None

@@ -1,7 +1,6 @@
 """The gated activation of Llama-shaped MLPs: silu(gate) * up, from the output of the merged projection.
 
-Consumes (T, 2I), the gate's columns first; returns (T, I). The activation is rounded to the dtype before the product,
-as HF's MLP modules do. Differentiable: on the GPU all that is kept for the backward pass is the input.
+The activation is rounded to the dtype before the product, as HF's MLP modules do.
 """
 
 import torch

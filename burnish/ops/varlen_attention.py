@@ -1,9 +1,7 @@
 """Causal attention over a packed line: each token sees the tokens of its own sequence up to itself, and no other.
 
-Consumes queries (T, H, D), keys and values (T, Hkv, D) of B sequences laid end to end, and a `Sequences` that says
-where each is. Differentiable. In half precision on a GPU torch's flash kernel takes the line as it is. Elsewhere
-sequences of about equal length are stacked, padded on the right to the longest of the stack, which a causal token never
-sees; only attention is ever padded so.
+In half precision on a GPU torch's flash kernel takes the line as it is. Elsewhere sequences of about equal length are
+stacked, padded on the right to the longest of the stack, which a causal token never sees.
 """
 
 import itertools
@@ -31,8 +29,6 @@ class SequenceStack(NamedTuple):
 
 @dataclass(frozen=True)
 class Sequences:
-    """Where the sequences of a packed line are."""
-
     lengths: tuple[int, ...]  # of the B sequences, each at least 1
     starts: Tensor  # (B+1,) int32, where each begins; the last is T
 

@@ -1,18 +1,21 @@
-"""The tests of a row, in the forms that datasets write them, as typed values.
+"""The tests of a row, in the forms that datasets write them, as typed values; and whose the names in them are. No
+torch.
 
-`read_tests(ground_truth, extra_info)` takes `test_cases` of extra_info (which is also where `reward_model.test_cases`
-arrives) where the row has it, else the ground truth; either as JSON text or as parsed values. ValueError, naming the
-field and the forms, where there are none or they cannot be read. No torch.
+Where a name of test programs comes from is decided from the tests alone, so that a solution cannot bring its own `set`,
+`math` or `isclose` (`names_in`): built-in names, standard modules used as `sys.getsizeof(…)` and a few standard types
+are Python's; every other name that the tests neither import nor define is the solution's. Where there is none, it is
+the one built-in that they call (`assert sum(10, 15) == 6`); where they call several, none is taken.
 """
 
 import ast
+import builtins
 import contextlib
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.rewards.code_names import Names, names_in
 from burnish.rewards.contract import plain
 
 FORMS = (
@@ -23,6 +26,25 @@ _NOTHING: tuple[Any, ...] = (None, "", [], {})
 #: What a test may have next to "fn_name"; the last three change nothing.
 _KNOWN = {"input", "inputs", "output", "outputs", "fn_name", "type", "testtype", "explanation", "id", "index"}
 _INPUT_KINDS, _CALL_KINDS = ("stdin", "stdin_stdout"), ("functional", "function_call")
+
+_BUILT_IN = frozenset(dir(builtins))
+_STANDARD = {
+    **dict.fromkeys(("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"), "collections"),
+    **dict.fromkeys(("Any", "Callable", "Dict", "List", "Optional", "Set", "Tuple", "Union"), "typing"),
+    "Decimal": "decimal",
+    "Fraction": "fractions",
+    "isclose": "math",
+}
+_USUAL_SHORT = {"np": "numpy", "pd": "pandas"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """`take` from the solution, `give` as [module, attribute or None], and `modules` that the tests import."""
+
+    take: list[str]
+    give: dict[str, tuple[str, str | None]]
+    modules: list[str]
 
 
 @dataclass(frozen=True)
@@ -38,7 +60,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class FunctionCalls:
-    """FunctionCalls of one function, with what may come back (any of `expected[i]`)."""
+    """Calls of one function, with what may come back (any of `expected[i]`)."""
 
     function: str
     arguments: tuple[list[Any], ...]
@@ -62,7 +84,6 @@ Tests = Programs | FunctionCalls | Pairs
 
 
 def read_tests(ground_truth: Any, extra_info: Mapping[str, Any] | None) -> Tests:
-    """The tests of a row."""
     name, value = "test_cases", plain((extra_info or {}).get("test_cases"))
     if value in _NOTHING:
         name, value = "reward_model.ground_truth", plain(ground_truth)
@@ -161,3 +182,46 @@ def _expected(value: Any) -> list[Any]:
         with contextlib.suppress(ValueError):
             values.append(json.loads(value))
     return values + [item[0] for item in values if isinstance(item, list) and len(item) == 1]
+
+
+def names_in(programs: Sequence[str]) -> Names:
+    """SyntaxError where a program is not Python; ValueError where nothing in them can be the solution's."""
+    read, called, bound, modules = set[str](), set[str](), set[str](), set[str]()
+    bare = set[str]()  # read otherwise than as `name.attribute`
+    defined = set[str]()  # by import, def or class: the test's own from its first use
+    nodes = [node for program in programs for node in ast.walk(ast.parse(program))]
+    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+                if id(node) not in bases:
+                    bare.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                defined.add(name)
+            case ast.Import(names=aliases):
+                modules.update(alias.name for alias in aliases)
+                defined.update((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+            case ast.ImportFrom(module=module, names=aliases):
+                modules.update({module} if module else ())
+                defined.update(alias.asname or alias.name for alias in aliases)
+            case ast.Call(func=ast.Name(id=name)):
+                called.add(name)
+    read = {name for name in read if not name.startswith("__")} - defined
+    give: dict[str, tuple[str, str | None]] = {}
+    for name in read - bound:
+        module = _USUAL_SHORT.get(name, name)
+        if name not in bare and (module in sys.stdlib_module_names or name in _USUAL_SHORT):
+            give[name] = (module, None)
+        elif name in _STANDARD:
+            give[name] = (_STANDARD[name], name)
+    take = read - give.keys() - _BUILT_IN
+    if not take - bound:  # they are all Python's
+        called &= read - bound
+        take |= called - _BUILT_IN or (called if len(called) == 1 else set())
+    if not take - bound:
+        raise ValueError("they call nothing of the solution's")
+    modules |= {module for module, _ in give.values()}
+    return Names(sorted(take), {name: give[name] for name in sorted(give.keys() - take)}, sorted(modules))

@@ -1,10 +1,8 @@
 """What crosses the boundaries of rewards: the request, the result, the function's address, and what a score may be.
 
 A user writes `compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)` and returns a number
-or a dict with a number under "score"; or the batch form, which takes lists and returns a list of those.
-`checked_result` turns what came back into (score, info) or raises `BadResult` with a message that says what was
-returned and what is needed. The key `new_prompts` of such a dict is no fact about the response but rows to train on; in
-a `ScoreResult` it is next to `info`. No torch, no numpy: this is loaded by every child.
+or a dict with a number under "score"; or the batch form, which takes lists and returns a list of those. The key
+`new_prompts` of such a dict is rows to train on. No torch, no numpy: this is loaded by every child.
 """
 
 import math
@@ -91,7 +89,6 @@ class ScoreResult:
 
     @classmethod
     def failure(cls, request: ScoreRequest, error: str, seconds: float = 0.0) -> Self:
-        """Why a response has no score."""
         shown = shortened(request.solution_str)
         return cls(None, {}, error, seconds, request.data_source, index=request.index, response=shown)
 
@@ -142,11 +139,8 @@ def proposed_by(who: str, rows: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text.
-
-    What is nested too deeply, or holds itself, is replaced as a whole by a note, and so is a whole number
-    with more digits than Python writes.
-    """
+    """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text. What is
+    nested too deeply, or holds itself, is replaced by a note, and so is a whole number too long for Python to write."""
     try:
         return _plain(value, DEEPEST)
     except RecursionError:
@@ -174,7 +168,6 @@ def unboxed(value: Any) -> Any:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a field of a row holds nothing."""
     return value is None or (hasattr(value, "__len__") and len(value) == 0)
 
 
@@ -192,7 +185,6 @@ def _number(value: Any, what: str) -> float:
 
 
 def _kind(value: Any) -> str:
-    """A value as messages show it."""
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return shown if value is None else f"{shown} ({type(value).__name__})"

@@ -1,15 +1,9 @@
 """The failure policy: which samples of a step are dropped, what is counted, and when the run stops.
 
-A sample that could not be scored (after its retries) is dropped and counted, never given a silent 0; so is one whose
-trajectory a tool, a retriever or an interaction could not continue. Where the estimator compares samples of one prompt,
-a group that lost samples stays while two remain. More than `max_failure_ratio` of the step's samples failing raises a
-RewardError with the distinct causes.
-`reward.on_error=zero` keeps samples that could not be scored, with score 0; they are still counted, also towards
-that ratio.
-
-Functions over lists and numpy arrays, and one counter. The trainer calls `apply_policy` once per generation round, of
-which a step has one, or several with dynamic sampling: "step" here, ratio included, then means the round. A
-`FailureWatch` counts results while the trajectories come in.
+A sample that could not be scored (after its retries), or whose trajectory a tool could not continue, is dropped and
+counted, never given a silent 0. Where the estimator compares samples of one prompt, a group that lost samples stays
+while two remain. `reward.on_error=zero` keeps samples that could not be scored, with score 0, and still counts them.
+With dynamic sampling "step" means the generation round.
 """
 
 import re
@@ -52,10 +46,7 @@ def apply_policy(
     max_failure_ratio: float,
     on_error: str = "drop",
 ) -> tuple[np.ndarray, FailureReport]:
-    """(keep, report) for one step: `keep` (B,) bool says which samples to train on.
-
-    RewardError: too many failed, or nothing is left.
-    """
+    """`keep` (B,) bool says which samples of a step to train on. RewardError: too many failed, or nothing is left."""
     if len(results) != len(uids):
         raise ValueError(f"{len(results)} results for {len(uids)} uids")
     failed = np.array([result.error is not None for result in results], dtype=bool)  # (B,)

@@ -1,32 +1,25 @@
 """A scoring function: can it be called, and what does a call of it give?
 
 `load_function` finds what the user named. `bind` makes a `ScoreFunction` of it, which is called with the parameters it
-names and nothing else; a class is first constructed, once, with those of the user's arguments that its constructor
-names. Errors are ConfigErrors (signature.py words most of them). `answers` reads what a call returned: an answer per
-sample, {"score", "info"} or {"error"}. `score_here` does all of it in this process. No torch.
+names and nothing else; a class is first constructed, once. What cannot be filled is a ConfigError that names the
+parameter, the known names and the fix. `score_here` calls one in this process. No torch.
 """
 
 import inspect
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from burnish.errors import ConfigError
-from burnish.rewards.contract import (
-    BATCH_PARAMETERS,
-    PARAMETERS,
-    BadResult,
-    ScoreRequest,
-    ScoreResult,
-    checked_result,
-    checked_results,
-)
-from burnish.rewards.signature import EXPECTED, accepted_names, init_names, read_signature, refuse_unknown
-from burnish.user_code import load_object, user_traceback
+from burnish.rewards import contract
+from burnish.rewards.contract import BATCH_PARAMETERS, PARAMETERS, BadResult, ScoreRequest, ScoreResult
+from burnish.user_code import listed, load_object, nearest, user_traceback
 
+KWARGS = "custom_reward_function.reward_kwargs"
+EXPECTED = f"compute_score({', '.join(PARAMETERS)}=None, **kwargs): any subset of these names"
 #: What is said of a function in the batch form where nothing gathers a batch for it.
 NEEDS_BATCH = (
     "it takes lists of samples (the batch form), which only the manager batch passes: set "
@@ -69,30 +62,41 @@ def bind(
     constructed here, and its object is what is called."""
     built_with, of_class = frozenset[str](), frozenset[str]()
     if inspect.isclass(found):
-        of_class = accepted_names(found)[0]
-        found, built_with = construct(found, where, reward_kwargs)
-    signature = read_signature(found, where, reward_kwargs)
+        of_class = _accepted_names(found)[0]
+        found, built_with = _construct(found, where, reward_kwargs)
+    known, required = _form(found, where, reward_kwargs)
+    names, takes_rest = _accepted_names(found)
+    own = names - set(known)
     constants = {
-        name: value
-        for name, value in reward_kwargs.items()
-        if name in signature.own or (signature.rest and name not in built_with)
+        name: value for name, value in reward_kwargs.items() if name in own or (takes_rest and name not in built_with)
     }
-    unused = [name for name in reward_kwargs if name not in constants and name not in built_with]
-    refuse_unknown(where, signature.own | of_class, unused)
+    for name in reward_kwargs:
+        if name not in constants and name not in built_with:
+            there = own | of_class
+            raise ConfigError(
+                f"{KWARGS}.{name}: {where} has no such parameter (its own: {listed(there)}){nearest(name, there)}"
+            )
+    fields = tuple(name for name in known if name in names or takes_rest)
     is_async = any(inspect.iscoroutinefunction(f) for f in (found, getattr(found, "__call__", None)))  # noqa: B004
-    needed = tuple(_SINGULAR[name] for name in signature.required)
-    return ScoreFunction(found, signature.fields, constants, is_async, needed, signature.batch)
+    needed = tuple(_SINGULAR[name] for name in required)
+    return ScoreFunction(found, fields, constants, is_async, needed, known is BATCH_PARAMETERS)
 
 
-def construct(cls: type, where: str, reward_kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], frozenset[str]]:
+def _construct(cls: type, where: str, reward_kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], frozenset[str]]:
     """An object of the user's class, and the names of what its constructor took."""
     if not any("__call__" in vars(base) for base in cls.__mro__):
         raise ConfigError(
             f"{where}: {cls.__name__} is a class whose objects cannot be called; give it "
             f"__call__(self, {', '.join(PARAMETERS)}=None), with any subset of these names"
         )
-    names, takes_rest = init_names(cls, where, reward_kwargs)
-    of_call = accepted_names(cls.__call__)[0] if takes_rest else frozenset()
+    missing = [p.name for p in _without_default(_parameters(cls, where)) if p.name not in reward_kwargs]
+    if missing:
+        raise ConfigError(
+            f"{where}: the constructor of {cls.__name__} requires {', '.join(missing)}; give it a value in "
+            f"{KWARGS}.{missing[0]}, or a default"
+        )
+    names, takes_rest = _accepted_names(cls)
+    of_call = _accepted_names(cls.__call__)[0] if takes_rest else frozenset()
     arguments = {
         name: value for name, value in reward_kwargs.items() if name in names or (takes_rest and name not in of_call)
     }
@@ -102,16 +106,64 @@ def construct(cls: type, where: str, reward_kwargs: Mapping[str, Any]) -> tuple[
         raise ConfigError(f"{where}: constructing {cls.__name__} failed\n{user_traceback()}") from None
 
 
+def _form(function: Callable[..., Any], where: str, given: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
+    """PARAMETERS or BATCH_PARAMETERS, by what it names, and those of them that it insists on."""
+    parameters = _parameters(function, where)
+    if taken := sorted({*PARAMETERS, *BATCH_PARAMETERS} & set(given)):
+        raise ConfigError(f"{KWARGS}.{taken[0]}: filled from the row; use another name")
+    names, _ = _accepted_names(function)
+    one, many = ([name for name in form if name in names] for form in (PARAMETERS, BATCH_PARAMETERS))
+    if one and many:
+        raise ConfigError(
+            f"{where}: it takes both {', '.join(many)} (lists, the batch form) and {', '.join(one)} (one sample); "
+            "use names of one form"
+        )
+    known = BATCH_PARAMETERS if many else PARAMETERS
+    unknown = [p.name for p in _without_default(parameters) if p.name not in known and p.name not in given]
+    if unknown:
+        raise ConfigError(
+            f"{where}: it requires {', '.join(unknown)}, which no row can fill{nearest(unknown[0], known)}. "
+            f"Known names: {', '.join(known)}. Give one of your own a default, or a value in {KWARGS}"
+        )
+    return known, [p.name for p in parameters if p.name in known and p.default is p.empty]
+
+
+def _accepted_names(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    """The names `function` takes by keyword, and whether it takes any other (**kwargs)."""
+    parameters = inspect.signature(function).parameters.values()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(p.name for p in parameters if p.kind in by_name), any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _without_default(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    skip = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p for p in parameters if p.default is p.empty and p.kind not in skip]
+
+
+def _parameters(function: Callable[..., Any], where: str) -> list[inspect.Parameter]:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: its signature cannot be read ({error}); wrap it in a def {EXPECTED}") from None
+    positional = [p.name for p in _without_default(parameters) if p.kind is p.POSITIONAL_ONLY]
+    if positional:
+        raise ConfigError(
+            f"{where}: {', '.join(positional)} cannot be given by keyword (positional-only); drop the '/'"
+        )
+    return parameters
+
+
 def answers(function: ScoreFunction, value: Any, count: int, label: str) -> list[dict[str, Any]]:
-    """What a call for `count` samples returned, one answer each; BadResult where it is nothing that can be read."""
-    results = checked_results(value, count, label) if function.batch else [checked_result(value, label)]
+    """What a call for `count` samples returned, {"score", "info"} or {"error"} for each; BadResult where it is nothing
+    that can be read."""
+    check = contract.checked_results
+    results = check(value, count, label) if function.batch else [contract.checked_result(value, label)]
     return [
         {"error": result} if isinstance(result, str) else {"score": result[0], "info": result[1]} for result in results
     ]
 
 
 def result_of(request: ScoreRequest, answer: Mapping[str, Any], seconds: float) -> ScoreResult:
-    """An answer as the result of its request."""
     if "error" in answer:
         return ScoreResult.failure(request, answer["error"], seconds)
     return ScoreResult.of(request, answer["score"], answer["info"], seconds)
@@ -129,11 +181,9 @@ def _call_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label:
     try:
         value = function(*requests)
         if inspect.iscoroutine(value):
-            import asyncio  # here, as are threads: a scoring process that needs neither starts faster
-            from concurrent.futures import ThreadPoolExecutor
+            from burnish.loop_thread import run_to_end  # asyncio; a scoring process that needs none starts faster
 
-            with ThreadPoolExecutor(max_workers=1) as thread:  # an event loop may run in this one, as in a notebook
-                value = thread.submit(asyncio.run, value).result()
+            value = run_to_end(value)
         found = answers(function, value, len(requests), label)
     except Exception:  # noqa: BLE001  the boundary of user code: a failing sample is data
         found = [{"error": failure_text()}] * len(requests)

@@ -1,21 +1,13 @@
-"""Scoring in worker processes: `await pool.score(request)`, or `pool.submit(request)` for a plain future.
+"""Scoring in worker processes: `pool.submit(request)` gives a future; the function runs in process.py, the other side.
 
-The pool owns a thread with its own event loop (loop_thread.py), so it serves callers from any thread and any number of
-event loops (`asyncio.run` once per step is fine), and a caller that blocks its loop cannot delay a time limit. On that
-loop:
-
-- consumes calls, oldest first, while a slot is free; a call is one request, or all of a batch where the function takes
-  lists. It keeps its slot for its retries: a sample that cannot be scored is known to be one before the samples behind
-  it are tried, so that a function that always fails is noticed early;
-- waits for a slot, then for the answer, at most `timeout` seconds per request from when the child was asked;
-- a time-out kills the child, a death is noticed, and either way the next call starts a fresh one.
+The pool's own thread and event loop (loop_thread.py) consumes calls, oldest first, while a slot is free; a call is one
+request, or all of a batch where the function takes lists, and keeps its slot for its retries, so that a function that
+always fails is noticed early. It waits for a slot, then for the answer, at most `timeout` seconds per request. A
+time-out kills the child with everything it started, a death is noticed, and the next call starts a fresh one. A caller
+that gives up ends its call: by a CANCEL where the function is async, else by killing the child.
 
 A slot is one call of one child (several per child where the function is async). There are as many as children that have
-started, and a few more, so that children are started while calls wait, a few at a time and never more than
-`num_workers`: a quick function is done before many have started.
-
-Children are kept between steps. `close()` (or the end of the program) ends them all. A result always comes back: a
-failed sample is a ScoreResult with an `error`, never an exception.
+started, and a few more: children are started while calls wait, a few at a time and never more than `num_workers`.
 """
 
 import asyncio
@@ -23,20 +15,31 @@ import concurrent.futures
 import contextlib
 import math
 import os
+import pickle
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from burnish.child.process import ChildKilled
+from burnish.child.process import ChildDied, ChildKilled, ChildProcess
 from burnish.errors import ConfigError
 from burnish.loop_thread import LoopThread
-from burnish.rewards.child import NotLoaded, ScoringFailed, ScoringProcess, ScoringTimedOut
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import result_of
 from burnish.waits import waiting
 
 ASYNC_CALLS_PER_CHILD = 32
 STARTING_AT_ONCE = max(os.cpu_count() or 1, 2)
+START_SECONDS = 300.0  # a user's module may import large libraries from a slow disk
+GRACE_SECONDS = 2.0  # an async function's limit is kept by the child itself; past this it must be blocked
+
+
+class ScoringFailed(Exception):
+    """This attempt failed; the text says why and is what the user reads."""
+
+
+class NotLoaded(ScoringFailed):
+    """The function cannot be loaded or called, so no other process could do better."""
 
 
 class ScorePool:
@@ -56,15 +59,9 @@ class ScorePool:
         at_once: int | None = None,
         limit: str = "reward.timeout={:g} s",
     ):
-        if num_workers < 1:
-            raise ConfigError(f"reward.num_workers={num_workers}: at least 1 process is needed")
-        if not timeout > 0:
-            raise ConfigError(f"reward.timeout={timeout}: must be a positive number of seconds")
-        if retries < 0:
-            raise ConfigError(f"reward.retries={retries}: must be 0 or more")
         self.spec, self.timeout, self.retries = spec, timeout, retries
         self.at_once, self._limit = at_once, limit.format(timeout)
-        self._processes = [ScoringProcess(spec, self._grow) for _ in range(num_workers)]
+        self.processes = [ScoringProcess(spec, self._grow) for _ in range(num_workers)]
         self._slots = asyncio.Semaphore(0)
         self._granted = self._started = 0  # slots that there are; children that were ever started
         self._broken: str | None = None
@@ -74,12 +71,8 @@ class ScorePool:
         self._opening = asyncio.Lock()
         self._thread = LoopThread("the score pool", self._end_children, "burnish-rewards", "reward")
 
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score one response; failures come back inside the result."""
-        return await asyncio.wrap_future(self.submit(request))
-
     def submit(self, request: ScoreRequest) -> concurrent.futures.Future[ScoreResult]:
-        """The same for callers without an event loop."""
+        """Score one response; failures come back inside the result."""
         return self._thread.run(self._score(request))
 
     def submit_all(self, requests: Sequence[ScoreRequest]) -> concurrent.futures.Future[list[ScoreResult]]:
@@ -119,37 +112,32 @@ class ScorePool:
         began = time.perf_counter()
         try:
             await self._open()
-        except ScoringFailed as failure:  # it says the same however often it is asked
-            return _all_failed(requests, failure, began)
-        with waiting("reward", "", "a free slot to be scored in", None):  # the calls before it have their limits
-            await self._slots.acquire()
-        try:
-            began = time.perf_counter()
-            for tries_left in reversed(range(self.retries + 1)):
-                try:
-                    answers = await self._ask(requests)
-                    break
-                except ScoringFailed as failure:
-                    if not tries_left:
-                        return _all_failed(requests, failure, began)
-        finally:
-            self._slots.release()
+            with waiting("reward", "", "a free slot to be scored in", None):  # the calls before it have their limits
+                await self._slots.acquire()
+            try:
+                began = time.perf_counter()
+                answers = await self._ask(requests, self.retries)
+            finally:
+                self._slots.release()
+        except ScoringFailed as failure:
+            answers = [{"error": str(failure)}] * len(requests)
         each = (time.perf_counter() - began) / len(requests)
         return [result_of(request, answer, each) for request, answer in zip(requests, answers, strict=True)]
 
-    async def _ask(self, requests: Sequence[ScoreRequest]) -> list[dict[str, Any]]:
-        many = f"scores of {len(requests)} samples within {len(requests)} × "
-        while True:
-            least = min(process.busy for process in self._processes)
-            free = [process for process in self._processes if process.busy == least]
-            process = next((one for one in free if one.alive), free[0])
-            try:
-                return await process.ask(requests, self.timeout * len(requests))
-            except ScoringTimedOut:
-                what = "score within " if len(requests) == 1 else many
-                raise ScoringFailed(f"timed out: no {what}{self._limit}") from None
-            except ChildKilled:
-                continue  # finite: each kill is the end of another call's attempt
+    async def _ask(self, requests: Sequence[ScoreRequest], retries: int) -> list[dict[str, Any]]:
+        least = min(process.busy for process in self.processes)
+        free = [process for process in self.processes if process.busy == least]
+        process = next((one for one in free if one.alive), free[0])
+        many = len(requests)
+        wanted = "score within " if many == 1 else f"scores of {many} samples within {many} × "
+        try:
+            return await process.ask(requests, self.timeout * many, wanted + self._limit)
+        except ChildKilled:
+            return await self._ask(requests, retries)  # finite: each kill is the end of another call's attempt
+        except ScoringFailed:
+            if not retries:
+                raise
+            return await self._ask(requests, retries - 1)
 
     async def _open(self) -> None:
         """Start the first child. How many slots there are is known once it says whether the function is async."""
@@ -160,16 +148,16 @@ class ScorePool:
                 raise NotLoaded(self._broken)
             if not self._started:
                 try:
-                    await self._processes[0].started()
+                    await self.processes[0].started()
                 except NotLoaded as error:
                     self._broken = str(error)
                     raise
 
-    def _grow(self, first: ScoringProcess) -> None:
+    def _grow(self, first: "ScoringProcess") -> None:
         """A worker has its first child: more calls may be made, and another child may be started for them."""
         self.required, self.batch = first.required, first.batch
         self._started += 1
-        workers = len(self._processes)
+        workers = len(self.processes)
         most = (self.at_once or ASYNC_CALLS_PER_CHILD * workers) if first.concurrent else workers
         wanted = min(most, math.ceil(most / workers) * (self._started + STARTING_AT_ONCE))
         for _ in range(wanted - self._granted):
@@ -177,9 +165,91 @@ class ScorePool:
         self._granted = max(self._granted, wanted)
 
     async def _end_children(self) -> None:
-        await asyncio.gather(*(process.kill() for process in self._processes))
+        await asyncio.gather(*(process.kill() for process in self.processes))
 
 
-def _all_failed(requests: Sequence[ScoreRequest], failure: ScoringFailed, began: float) -> list[ScoreResult]:
-    each = (time.perf_counter() - began) / len(requests)
-    return [ScoreResult.failure(request, str(failure), each) for request in requests]
+class ScoringProcess:
+    """A child as the pool sees it: started when it is first asked, and again when it has died. `on_first` is called
+    when it has started for the first time."""
+
+    def __init__(self, spec: FunctionSpec, on_first: Callable[["ScoringProcess"], None]):
+        self._spec, self._on_first = spec, on_first
+        self._child: ChildProcess | None = None
+        self._starting = asyncio.Lock()
+        self.busy = 0  # calls
+        self.concurrent = self.batch = False  # of the function, see `ScoreFunction`
+        self.required: frozenset[str] = frozenset()
+
+    @property
+    def alive(self) -> bool:
+        return self._child is not None and self._child.alive
+
+    async def ask(self, requests: Sequence[ScoreRequest], timeout: float, wanted: str) -> list[dict[str, Any]]:
+        """An answer per request, {"score", "info"} or {"error"}; `wanted` is what a time-out did not bring.
+        ScoringFailed: the call raised, took too long, returned nonsense or ended its process. ChildKilled: the process
+        was killed for another call's time-out, so ask again."""
+        try:
+            payload = pickle.dumps((list(requests), timeout))
+        except Exception as error:  # noqa: BLE001  a row may hold anything; what cannot travel is that sample's failure
+            raise ScoringFailed(f"the row cannot be sent to the scoring process: {error}") from None
+        self.busy += 1
+        try:
+            child = await self.started()
+            subject = f"scoring process {child.pid}: a call"
+            limit = timeout + GRACE_SECONDS if self.concurrent else timeout
+            answer = await child.call(payload, limit, wait=("reward", subject), can_cancel=self.concurrent)
+        except TimeoutError:
+            await child.kill()
+            answer = {"timed_out": True}
+        except ChildDied as death:
+            raise ScoringFailed(str(death)) from None
+        finally:
+            self.busy -= 1
+        match answer:
+            case {"timed_out": _}:
+                raise ScoringFailed(f"timed out: no {wanted}")
+            case {"error": str(problem)}:
+                raise ScoringFailed(problem)
+            case {"answers": [*answers]} if len(answers) == len(requests):
+                return answers
+        raise ScoringFailed("the scoring process sent an unreadable answer")
+
+    async def started(self) -> ChildProcess:
+        """A live process that has loaded the function. ScoringFailed: it could not."""
+        async with self._starting:
+            if self._child is None or not self._child.alive:
+                is_first, self._child = self._child is None, await self._start()
+                if is_first:
+                    self._on_first(self)
+            return self._child
+
+    async def kill(self) -> None:
+        if self._child is not None:
+            await self._child.kill()
+
+    async def _start(self) -> ChildProcess:
+        path = os.pathsep.join(entry for entry in sys.path if entry)  # what is importable here is importable there
+        hello = pickle.dumps((self._spec, os.environ.get("PYTHONPATH")))
+        try:
+            child = await ChildProcess.start(
+                "the scoring process",
+                [sys.executable, "-m", "burnish.rewards.process"],
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        except ChildDied as error:
+            raise ScoringFailed(str(error)) from None
+        key = self._spec.key
+        try:
+            subject = f"scoring process {child.pid}: its function to be loaded"
+            facts = await child.call(hello, START_SECONDS, wait=("reward", subject))
+        except TimeoutError:
+            await child.kill()
+            raise NotLoaded(f"{key}: not loaded within {START_SECONDS:g} s") from None
+        except ChildDied as death:
+            raise NotLoaded(f"{key}: while it was loaded, {death}") from None
+        if "error" in facts:
+            await child.kill()
+            raise NotLoaded(facts["error"])
+        self.concurrent, self.batch = facts["concurrent"], facts["batch"]
+        self.required = frozenset(facts["required"])
+        return child

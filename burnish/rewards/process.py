@@ -1,14 +1,9 @@
-"""The child process that runs a scoring function: `python -m burnish.rewards.process`, started by child.py.
+"""The child process that runs a scoring function: `python -m burnish.rewards.process`, started by pool.py.
 
-Consumes calls (burnish/child): first the FunctionSpec, then one for each attempt, with its ScoreRequests (one, or any
-number for a function in the batch form) and time limit. Answers with a dict for each request, or the error of the whole
-call. A CANCEL ends its call where the function is async.
-
-The function is loaded once and called many times, so its state (module-level, or of an object of a user's class) lives
-as long as the process, belongs to this process alone, and is lost when a time-out replaces it. A plain function runs in
-the main thread, one call at a time. An async function runs on one event loop, several calls at once, each under its own
-time limit. The process waits only for the next call. It starts fast: no torch, no configuration, and no asyncio for a
-plain function.
+Consumes calls (burnish/child): first the FunctionSpec, then one for each attempt, with its ScoreRequests and time
+limit. A plain function runs in the main thread, one call at a time; an async one on one event loop, several calls at
+once, each under its own time limit and ended by a CANCEL. It starts fast: no torch, no configuration, and no asyncio
+for a plain function.
 """
 
 import contextlib
@@ -58,22 +53,22 @@ def unpack(payload: bytes) -> Any:
 
 
 def serve_one_by_one(function: ScoreFunction, label: str, parent: Parent) -> NoReturn:
+    """A plain function may still return an awaitable (functools.partial, a lambda)."""
+
+    async def wait(value: Awaitable[Any]) -> Any:
+        return await value
+
     while True:
         number, _, payload = parent.receive()
-        parent.send(number, score_one(function, label, payload))
-
-
-def score_one(function: ScoreFunction, label: str, payload: bytes) -> dict[str, Any]:
-    """The answer to one call. A plain function may still return an awaitable (functools.partial, a lambda)."""
-    try:
-        requests: list[ScoreRequest]
-        requests, _ = unpack(payload)
-        value = function(*requests)
-        if inspect.isawaitable(value):
-            value = runner().run(_wait(value))
-        return {"answers": answers(function, value, len(requests), label)}
-    except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this call's failure
-        return {"error": failure_text()}
+        try:
+            requests, _ = unpack(payload)
+            value = function(*requests)
+            if inspect.isawaitable(value):
+                value = runner().run(wait(value))
+            answer: dict[str, Any] = {"answers": answers(function, value, len(requests), label)}
+        except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this call's failure
+            answer = {"error": failure_text()}
+        parent.send(number, answer)
 
 
 @functools.cache
@@ -82,10 +77,6 @@ def runner() -> "asyncio.Runner":
     import asyncio
 
     return asyncio.Runner()
-
-
-async def _wait(value: Awaitable[Any]) -> Any:
-    return await value
 
 
 def serve_concurrently(function: ScoreFunction, label: str, parent: Parent) -> NoReturn:

@@ -1,17 +1,9 @@
-"""Does a row's own answer pass its own scorer? What `burnish data check` asks of every row.
+"""Does a row's own answer pass its own scorer? What `burnish data check` asks of every row (docs/data-check.md).
 
-Consumes completed rows (`data/row.py`) and a `Scoring`; produces remarks: why training would refuse the row, why its
-reference answer cannot be scored here, or why it fails. The reference answer is `extra_info.answer`, the data set's own
-worked answer, where the row has that text; else what the scorer's `reference` makes of the ground truth; else, with a
-custom function, the ground truth as text. A worked answer may be in a form that the scorer does not read: where it
-scores too low, the ground truth is scored too, and only where that fails as well is the row at fault. Where answers are
-programs the ground truth is tests, and the scorer's `reference` makes a response of the worked one.
-
-Not checked are rows that only a reward model scores, and programs where none can be run.
-
-An answer fails a built-in scorer below 1, which is full marks for all of them, and a custom function at 0 or less: its
-scale is not known, but nothing for a right answer is wrong on any. A function that fails on each of the first rows is
-asked no more, for one that hangs would take its time limit for every row.
+The reference answer is `extra_info.answer` where the row has that text; else what the scorer's `reference` makes of the
+ground truth; else, with a custom function, the ground truth as text. A worked answer may be in a form that the scorer
+does not read: only where the ground truth fails as well is the row at fault. An answer fails a built-in scorer below 1
+and a custom function, whose scale is not known, at 0 or less.
 """
 
 import json
@@ -23,9 +15,8 @@ from burnish.config.reward import RewardConfig
 from burnish.config.rules.scoring import limits
 from burnish.errors import ConfigError, UserError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
-from burnish.rewards.request import request_for
 from burnish.rewards.routing import data_source_of, scorer_for, truth_of
-from burnish.rewards.scoring import Scoring
+from burnish.rewards.scoring import Scoring, request_for
 
 # The names of remarks, which are those of findings in `data/report.py`.
 REFUSED, NOT_CHECKED, FAILING, WORKED = "refused", "not_checked", "failing_reference", "worked_answer"
@@ -37,8 +28,6 @@ _SHOWN = 60
 
 
 class Remark(NamedTuple):
-    """One finding about one row."""
-
     finding: str
     text: str
 
@@ -54,10 +43,7 @@ class References:
 
     @classmethod
     def by(cls, function: str | None, reward_fn_key: str = "data_source") -> Self:
-        """By `my_reward.py:my_score` (or `my_reward.py`, for its `compute_score`), or by the built-in scorers.
-
-        ConfigError where the function cannot be loaded.
-        """
+        """By `my_reward.py:my_score` (or `my_reward.py`, for its `compute_score`), or by the built-in scorers."""
         path, _, name = (function or "").partition(":")
         if function is not None and not path:
             raise ConfigError(f"--reward {function}: expected a file, and maybe a name in it: my_reward.py:my_score")
@@ -102,7 +88,6 @@ class References:
         return remarks
 
     def close(self) -> None:
-        """End the scoring processes."""
         self.scoring.close()
 
     def _score(self, rows: Sequence[Mapping[str, Any]]) -> list[Remark | None]:
@@ -130,7 +115,7 @@ class References:
                     text = as_text(truth)
                 else:
                     scorer = scorer_for(data_source_of(row, self.scoring.reward_fn_key))
-                    text = scorer.reference(truth, extra_info)
+                    text = scorer.module.reference(truth, extra_info)
             except ValueError as error:  # the scorer can read no response to the row
                 remarks[i] = Remark(FAILING, str(error))
                 continue

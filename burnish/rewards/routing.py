@@ -1,13 +1,9 @@
 """Which scorer a data source has, and whether a row holds what that scorer reads.
 
-`SCORERS` is the table: adding a scorer is a file under scores/ with `compute_score`, `reference` and `check`, and a
-line here. Sources end in `*` where a family is meant. No torch; a scorer is imported when it is first used.
-
-A row's `reward_model.style` says who scores it: `model` the reward model alone, `both` rule and model, anything else
-the rule. The model's part is not here; a row that asks for one where there is none is refused.
-
-The values an option of a scorer takes follow from the annotation of its parameter: choices (`Literal`), switches
-(`bool`) and numbers (`float`) are checked; any other annotation takes everything.
+`SCORERS` is the table: adding a scorer is a file under scores/ and a line here. Sources end in `*` where a family is
+meant. A row's `reward_model.style` says who scores it: `model` the reward model alone, `both` rule and model, anything
+else the rule. The values an option of a scorer takes follow from the annotation of its parameter: choices (`Literal`),
+switches (`bool`) and numbers (`float`) are checked. No torch; a scorer is imported when it is first used.
 """
 
 import difflib
@@ -18,14 +14,13 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import ModuleType
 from typing import Any, Literal, get_args, get_origin
 
 from burnish.errors import DataError, UserError
 from burnish.rewards.contract import PARAMETERS, is_empty
 from burnish.user_code import nearest
 
-NO_SOURCE = "unknown"  # what `data/row.py` calls the data source of a row that names none
+NO_SOURCE = "unknown"  # what `data/dataset.py` calls the data source of a row that names none
 RULE, MODEL, BOTH = "rule", "model", "both"  # styles
 _BRING = "custom_reward_function.path=my_reward.py"
 _PLACE = "the row has 'ground_truth' at top level; put it under reward_model: {\"ground_truth\": …}"
@@ -38,38 +33,19 @@ Runs = Literal["here", "process", "sandbox"]
 
 @dataclass(frozen=True)
 class Scorer:
-    """One line of the table."""
-
     name: str
     sources: tuple[str, ...]
-    module: str
+    runs: Runs
     reads_ground_truth: bool = True
-    runs: Runs = "process"
 
     @property
-    def compute_score(self) -> Callable[..., Any]:
-        """Scores a response; called by keyword with what it names."""
-        function: Callable[..., Any] = self._load().compute_score
-        return function
-
-    @property
-    def reference(self) -> Callable[[Any, Mapping[str, Any]], str]:
-        """`reference(ground_truth, extra_info)`: a right response as this scorer reads one, which earns full marks.
-
-        ValueError where the row holds nothing that this scorer can compare with.
-        """
-        function: Callable[[Any, Mapping[str, Any]], str] = self._load().reference
-        return function
-
-    @property
-    def check(self) -> Callable[[Any, Mapping[str, Any]], None]:
-        """`check(ground_truth, extra_info)`: ValueError where this is nothing that this scorer can compare with."""
-        function: Callable[[Any, Mapping[str, Any]], None] = self._load().check
-        return function
+    def module(self) -> Any:
+        """It has `compute_score`, `reference` and `check` (scores/__init__.py)."""
+        return importlib.import_module(f"burnish.rewards.scores.{self.name}")
 
     def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Those of `values` that `compute_score` names, less options whose value only other scorers take."""
-        own = annotations(self.compute_score)
+        own = annotations(self.module.compute_score)
 
         def is_meant(name: str, value: Any) -> bool:  # a value that no scorer takes is: this one reports it
             others = option_annotations(name)
@@ -77,31 +53,22 @@ class Scorer:
 
         return {name: value for name, value in values.items() if name in own and is_meant(name, value)}
 
-    def _load(self) -> ModuleType:
-        return importlib.import_module(self.module)
-
 
 _CODE = ("codecontests", "apps", "codeforces", "taco", "mbpp", "humaneval")
 _QA = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle", "searchR1_*")
 _MATH = ("lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math")
-
-
-def _scorer(name: str, *sources: str, runs: Runs, reads_ground_truth: bool = True) -> Scorer:
-    return Scorer(name, sources, f"burnish.rewards.scores.{name}", reads_ground_truth, runs)
-
-
 SCORERS = (
-    _scorer("gsm8k", "openai/gsm8k", "gsm8k", runs="here"),
-    _scorer("arithmetic", "burnish/arithmetic", runs="here"),
-    _scorer("math", *_MATH, runs="process"),
-    _scorer("math_dapo", "math_dapo", "aime*", runs="process"),
-    _scorer("prime_math", "numina_*", runs="process"),
-    _scorer("code", *_CODE, runs="sandbox", reads_ground_truth=False),  # tests may also be in extra_info
-    _scorer("qa_em", *_QA, runs="here"),
-    _scorer("countdown", "countdown", runs="here"),
-    _scorer("multiply", "multiply", runs="here"),
-    _scorer("geo3k", "hiyouga/geometry3k", runs="process"),
-    _scorer("reasoning_gym", "reasoning_gym/*", runs="process", reads_ground_truth=False),
+    Scorer("gsm8k", ("openai/gsm8k", "gsm8k"), "here"),
+    Scorer("arithmetic", ("burnish/arithmetic",), "here"),
+    Scorer("math", _MATH, "process"),
+    Scorer("math_dapo", ("math_dapo", "aime*"), "process"),
+    Scorer("prime_math", ("numina_*",), "process"),
+    Scorer("code", _CODE, "sandbox", reads_ground_truth=False),  # tests may also be in extra_info
+    Scorer("qa_em", _QA, "here"),
+    Scorer("countdown", ("countdown",), "here"),
+    Scorer("multiply", ("multiply",), "here"),
+    Scorer("geo3k", ("hiyouga/geometry3k",), "process"),
+    Scorer("reasoning_gym", ("reasoning_gym/*",), "process", reads_ground_truth=False),
 )
 SOURCES = tuple(source for scorer in SCORERS for source in scorer.sources)
 
@@ -129,17 +96,17 @@ def default_compute_score(
     scorer = scorer_for(data_source)
     values = {**kwargs, "solution_str": solution_str, "ground_truth": ground_truth}
     values |= {"data_source": data_source, "extra_info": extra_info or {}}
-    return scorer.compute_score(**scorer.named(values))
+    return scorer.module.compute_score(**scorer.named(values))
 
 
 def scorer_options() -> frozenset[str]:
     """The parameters of the built-in scorers that a user may set."""
-    return frozenset().union(*(annotations(scorer.compute_score) for scorer in SCORERS)) - set(PARAMETERS)
+    return frozenset().union(*(annotations(scorer.module.compute_score) for scorer in SCORERS)) - set(PARAMETERS)
 
 
 def option_annotations(name: str) -> list[Any]:
     """The annotations of an option in the scorers that have it."""
-    return [known[name] for scorer in SCORERS if name in (known := annotations(scorer.compute_score))]
+    return [known[name] for scorer in SCORERS if name in (known := annotations(scorer.module.compute_score))]
 
 
 def check_row(
@@ -149,13 +116,10 @@ def check_row(
     reads_ground_truth: bool = True,
     reward_model: bool = False,
 ) -> str | None:
-    """What keeps this row from being scored, naming the field, or None. Called when a dataset is loaded.
-
-    `custom`: a custom function scores every row that no reward model does alone. It may do without a ground truth, so
-    nothing is asked of the row; but a function that insists on one (`reads_ground_truth`) must not get None because the
-    row has it in the wrong place.
-    `reward_model`: there is a reward model, for rows whose style asks for one.
-    """
+    """What keeps this row from being scored, naming the field, or None. `custom`: a custom function scores every row
+    that no reward model does alone. It may do without a ground truth, so nothing is asked of the row; but one that
+    insists on it (`reads_ground_truth`) must not get None because the row has it in the wrong place. `reward_model`:
+    there is one, for rows whose style asks for it."""
     if problem := misspelt_style(row):
         return problem
     style = style_of(row)
@@ -172,11 +136,6 @@ def check_row(
     section = row.get("reward_model")
     if section is not None and not isinstance(section, Mapping):
         return f"reward_model={section!r}: must be a dict with style and ground_truth"
-    return _check_rule(row, reward_fn_key)
-
-
-def _check_rule(row: Mapping[str, Any], reward_fn_key: str) -> str | None:
-    """The same for a row that the scorer of its data source scores."""
     data_source = data_source_of(row, reward_fn_key)
     if data_source in ("", NO_SOURCE):
         return (
@@ -191,7 +150,7 @@ def _check_rule(row: Mapping[str, Any], reward_fn_key: str) -> str | None:
                 f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with "
                 f"it; fill it in, or score without it by a custom function: {_BRING}"
             )
-        scorer.check(ground_truth, extra_info)
+        scorer.module.check(ground_truth, extra_info)
     except DataError as error:
         return str(error)
     except (ValueError, UserError) as error:
@@ -206,19 +165,22 @@ def data_source_of(row: Mapping[str, Any], reward_fn_key: str = "data_source") -
 
 def style_of(row: Mapping[str, Any]) -> str:
     """Who scores the row: RULE, MODEL or BOTH."""
-    section = row.get("reward_model")
-    style = section.get("style") if isinstance(section, Mapping) else None
+    style = _of_reward_model(row, "style")
     return style if style in (MODEL, BOTH) else RULE
 
 
 def misspelt_style(row: Mapping[str, Any]) -> str | None:
     """What is wrong with a style that would be a rule's, and is all but MODEL or BOTH; or None."""
-    section = row.get("reward_model")
-    style = section.get("style") if isinstance(section, Mapping) else None
+    style = _of_reward_model(row, "style")
     if not isinstance(style, str) or style in (MODEL, BOTH):
         return None
     near = difflib.get_close_matches(style.strip().lower(), (MODEL, BOTH), n=1, cutoff=0.8)
     return f"reward_model.style={style!r}: did you mean {near[0]!r}?" if near else None
+
+
+def _of_reward_model(row: Mapping[str, Any], name: str) -> Any:
+    section = row.get("reward_model")
+    return section.get(name) if isinstance(section, Mapping) else None
 
 
 def truth_of(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -229,9 +191,7 @@ def truth_of(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 def _is_misplaced(row: Mapping[str, Any]) -> bool:
     """Whether the ground truth is next to `reward_model` instead of in it."""
-    reward_model = row.get("reward_model")
-    inside = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
-    return is_empty(inside) and not is_empty(row.get("ground_truth"))
+    return is_empty(_of_reward_model(row, "ground_truth")) and not is_empty(row.get("ground_truth"))
 
 
 @functools.cache

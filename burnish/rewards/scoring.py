@@ -1,55 +1,90 @@
-"""What a run uses to score: built from the configuration, asked once per finished trajectory.
+"""What a run uses to score: built from the configuration, asked once per finished trajectory. No torch.
 
-`Scoring.from_config(config)`, then `validate()` before any model loads, `check_row(row)` on each row of a dataset,
-`await score(row, output, text)` as each trajectory finishes, `close()` at the end. It serves training, validation and
-`burnish eval` alike. Where a response is scored follows from who scores it:
-
-    a user's function         in a ScorePool; one in the batch form too, with all responses in one call
-    a scorer called "here"    in place, because a process would cost more than the score
-    "process"                 in the ScorePool
-    "sandbox"                 in a SandboxPool
-
-Only what is scored in place takes time of the caller's event loop: generation continues meanwhile.
-
-A Scoring is itself a `compute_score`: called by keyword it blocks and returns what the function returned. That is what
-managers get, so a user's manager needs to know nothing about processes.
+`validate()` before any model loads, `check_row(row)` on each row of a dataset, `await score(row, output, text)` as each
+trajectory finishes, `close()` at the end. A user's function, and scorers that run in a "process", are in a ScorePool;
+scorers called "here" run in place, because a process would cost more than the score; those of the "sandbox" have a pool
+of a few processes, each of which supervises many programs. Only what is scored in place delays the caller's event loop.
 """
 
 import asyncio
 import dataclasses
+import functools
+import math
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
-from burnish.config.evaluation import EvalConfig
-from burnish.config.reward import RuleConfig
+from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardModelConfig, RuleConfig
 from burnish.errors import ConfigError, RewardError
+from burnish.loop_thread import run_to_end
+from burnish.rewards import routing
 from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
-from burnish.rewards.function import bind, score_here
+from burnish.rewards.function import KWARGS, bind, score_here
 from burnish.rewards.pool import ScorePool
-from burnish.rewards.request import LoopOutput, facts_of, loop_result, request_for
-from burnish.rewards.routing import (
-    MODEL,
-    check_row,
-    data_source_of,
-    default_compute_score,
-    option_annotations,
-    scorer_for,
-    scorer_options,
-    style_of,
-    value_problem,
-)
-from burnish.rewards.sandboxed import SandboxPool
-from burnish.rewards.signature import KWARGS
 from burnish.user_code import listed, nearest
 from burnish.waits import waiting
 
-if TYPE_CHECKING:
-    from burnish.config.ppo import PPOConfig
+#: A score of a program runs all tests of its row and bounds itself below this; the limit is for one that does not.
+SANDBOX_SECONDS = 310.0
+#: What agent loops may report of a trajectory: the passages of each search, the rewards of each turn, and what tools
+#: and an interaction say of the whole.
+TOLD = ("retrieved", "turn_scores", "tool_score", "interaction_score")
+#: What a reward function learns about the trajectory in `extra_info`; in a batch, the columns of the same names, None
+#: where it is not known.
+FACTS = ("num_turns", "num_tool_calls", "truncated", *TOLD)
+
+
+class LoopOutput(Protocol):
+    """What is read of an agent loop's output."""
+
+    reward_score: float | None
+    turn_rewards: list[float] | None
+    add_score: bool
+    num_turns: int
+    metrics: dict[str, Any]
+    extra_fields: dict[str, Any]
+
+
+def facts_of(output: LoopOutput) -> dict[str, Any]:
+    """The FACTS of a finished trajectory, as far as they are known."""
+    return {
+        "num_turns": output.num_turns,
+        "num_tool_calls": output.metrics.get("num_tool_calls", 0),
+        "truncated": output.extra_fields.get("finish_reason") == "length",
+        **{name: output.extra_fields[name] for name in TOLD if name in output.extra_fields},
+    }
+
+
+def loop_result(output: LoopOutput, data_source: str) -> ScoreResult | None:
+    """The reward that the agent loop itself gave its trajectory, or that it failed; None where it gave none."""
+    if "failure" in output.extra_fields:
+        return ScoreResult(None, error=output.extra_fields["failure"], data_source=data_source, of_tool=True)
+    if output.add_score:
+        return None
+    if output.turn_rewards is not None:
+        turns = (*output.turn_rewards[:-1], math.fsum((output.turn_rewards[-1], output.reward_score or 0.0)))
+        return ScoreResult(math.fsum(turns), data_source=data_source, turn_rewards=turns)
+    if output.reward_score is not None:
+        return ScoreResult(output.reward_score, data_source=data_source)
+    return None
+
+
+def request_for(
+    row: Mapping[str, Any], response_text: str, facts: Mapping[str, Any], reward_fn_key: str = "data_source"
+) -> ScoreRequest:
+    """The request for one response, the policy's own text only. `extra_info` holds the row's, the other fields of its
+    `reward_model`, and on top the FACTS of the trajectory and `prompt` (the row's, unless the facts have one)."""
+    ground_truth, extra_info = routing.truth_of(row)
+    extra_info |= {"prompt": row.get("raw_prompt"), **facts}
+    return ScoreRequest(
+        routing.data_source_of(row, reward_fn_key), response_text, ground_truth, extra_info, row.get("index")
+    )
 
 
 class Scoring:
-    """Scores responses with the custom function, or with the scorer of their data source.
+    """Scores responses with the custom function, or with the scorer of their data source. It is itself a
+    `compute_score`, which is what managers get: they need to know nothing about processes.
 
     rules          settings of the built-in scorers; `spec.reward_kwargs` takes precedence
     reward_model   rows of style `model` are left to a reward model
@@ -67,33 +102,39 @@ class Scoring:
         reward_model: bool = False,
     ):
         self.spec, self.reward_fn_key, self.reward_model = spec, reward_fn_key, reward_model
-        rules = rules or RuleConfig()
-        options = {} if spec.path else {**options_of(rules), **spec.reward_kwargs}
-        self._built_in = bind(default_compute_score, spec.key, options)
-        pooled = spec if spec.path else dataclasses.replace(spec, reward_kwargs=options)
+        self._rules = rules or RuleConfig()
+        self._options: dict[str, Any] = {}  # of the built-in scorers, each of which gets those it names
+        if not spec.path:
+            self._options = {
+                "structure_format_score": self._rules.structure_format_score,
+                "final_format_score": self._rules.final_format_score,
+                "retrieval_score": self._rules.retrieval_score,
+                "sandbox": dataclasses.asdict(self._rules.sandbox),
+                **spec.reward_kwargs,
+            }
+        self._built_in = bind(routing.default_compute_score, spec.key, self._options)
+        pooled = spec if spec.path else dataclasses.replace(spec, reward_kwargs=self._options)
         self.pool = ScorePool(pooled, num_workers, timeout, retries)
-        at_once = rules.sandbox.max_concurrent
-        self.sandbox = SandboxPool(rules.sandbox, options, at_once, num_workers, timeout, retries)
+        self.programs: ScorePool | None = None  # made for the first response that is a program
 
     @classmethod
-    def from_config(cls, config: "PPOConfig | EvalConfig") -> "Scoring":
-        reward = config.reward
+    def from_config(
+        cls, function: CustomRewardFunctionConfig, reward: RewardConfig, rules: RuleConfig, reward_fn_key: str
+    ) -> Self:
         return cls(
-            cls.spec_of(config),
+            cls.spec_of(function),
             num_workers=reward.num_workers,
             timeout=reward.timeout,
             retries=reward.retries,
-            reward_fn_key=config.data.data_source_key if isinstance(config, EvalConfig) else config.data.reward_fn_key,
-            rules=config.reward_model,
+            reward_fn_key=reward_fn_key,
+            rules=rules,
             # `burnish eval` has no model: it sees to rows that ask for one before they come here.
-            reward_model=isinstance(config, EvalConfig) or config.reward_model.enable,
+            reward_model=rules.enable if isinstance(rules, RewardModelConfig) else True,
         )
 
     @staticmethod
-    def spec_of(config: "PPOConfig | EvalConfig") -> FunctionSpec:
-        """The function that a configuration names."""
-        custom = config.custom_reward_function
-        return FunctionSpec(custom.path or None, custom.name, dict(custom.reward_kwargs))
+    def spec_of(function: CustomRewardFunctionConfig) -> FunctionSpec:
+        return FunctionSpec(function.path or None, function.name, dict(function.reward_kwargs))
 
     @property
     def one_by_one(self) -> bool:
@@ -107,52 +148,55 @@ class Scoring:
             self.pool.check()
             self.pool.rest()  # where it is not this process that scores, nothing shall be left idle
             return
-        options = scorer_options() if self.spec.reward_kwargs else frozenset()
+        options = routing.scorer_options() if self.spec.reward_kwargs else frozenset()
         for name, value in self.spec.reward_kwargs.items():
             if name not in options:
                 raise ConfigError(
                     f"{KWARGS}.{name}: no built-in scorer has this option{nearest(name, options)} "
                     f"(known: {listed(options)}). For a function of your own, set custom_reward_function.path"
                 )
-            if problem := value_problem(option_annotations(name), value):
+            if problem := routing.value_problem(routing.option_annotations(name), value):
                 raise ConfigError(f"{KWARGS}.{name}={value}: {problem}")
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:
         """What keeps this row from being scored, or None. ConfigError where it is this machine."""
         required = self.pool.required  # None before `validate` has loaded the function: taken to read the ground truth
-        problem = check_row(
+        problem = routing.check_row(
             row,
             self.reward_fn_key,
             custom=self.spec.path is not None,
             reads_ground_truth=required is None or "ground_truth" in required,
             reward_model=self.reward_model,
         )
-        if problem is None and self.runs_programs(row) and (reason := self.sandbox.why_not):
-            source = data_source_of(row, self.reward_fn_key)
+        if problem is None and self.runs_programs(row) and (reason := self.no_programs):
+            source = routing.data_source_of(row, self.reward_fn_key)
             raise ConfigError(f"data_source={source!r} is scored by running programs, and none can be run: {reason}")
         return problem
+
+    @functools.cached_property
+    def no_programs(self) -> str | None:
+        """Why this machine, or the server that `reward_model.sandbox` names, cannot run programs, with the fix."""
+        from burnish.sandbox import open_sandbox  # a run without programs needs none of it
+
+        return run_to_end(open_sandbox(self._rules.sandbox).why_not())
 
     def runs_programs(self, row: Mapping[str, Any]) -> bool:
         """Whether a response to this row, which can be scored, is run in the sandbox."""
         if self.spec.path is not None or self.leaves_to_model(row):
             return False
-        return scorer_for(data_source_of(row, self.reward_fn_key)).runs == "sandbox"
+        return routing.scorer_for(routing.data_source_of(row, self.reward_fn_key)).runs == "sandbox"
 
     def leaves_to_model(self, row: Mapping[str, Any]) -> bool:
         """Whether only the reward model scores this row."""
-        return self.reward_model and style_of(row) == MODEL
-
-    def request_for(self, row: Mapping[str, Any], response_text: str, facts: Mapping[str, Any]) -> ScoreRequest:
-        """The request for one response to `row`; see the function of the same name."""
-        return request_for(row, response_text, facts, self.reward_fn_key)
+        return self.reward_model and routing.style_of(row) == routing.MODEL
 
     async def score(self, row: Mapping[str, Any], output: LoopOutput, text: str) -> ScoreResult | None:
         """Score one finished trajectory: by the reward its agent loop gave, where it gave one, else by the function.
         None: it is left to the reward model."""
-        given = loop_result(output, data_source_of(row, self.reward_fn_key))
+        given = loop_result(output, routing.data_source_of(row, self.reward_fn_key))
         if given is not None or self.leaves_to_model(row):
             return given
-        return await self.score_request(self.request_for(row, text, facts_of(output)))
+        return await self.score_request(request_for(row, text, facts_of(output), self.reward_fn_key))
 
     async def score_request(self, request: ScoreRequest) -> ScoreResult:
         """Score one response. A failure comes back inside the result."""
@@ -167,16 +211,36 @@ class Scoring:
         return [item if isinstance(item, ScoreResult) else item.result() for item in begun]
 
     def _begin(self, request: ScoreRequest) -> ScoreResult | Future[ScoreResult]:
-        runs = "process" if self.spec.path is not None else scorer_for(request.data_source).runs
+        runs = "process" if self.spec.path is not None else routing.scorer_for(request.data_source).runs
         if runs == "here":
             with waiting("reward", "", f"the scorer of {request.data_source}", self.pool.timeout):
                 return score_here(self._built_in, [request], self.spec.label)[0]
-        return (self.sandbox if runs == "sandbox" else self.pool).submit(request)
+        if runs == "process":
+            return self.pool.submit(request)
+        if self.programs is None:
+            self.programs = self._sandbox_pool()
+        return self.programs.submit(request)
+
+    def _sandbox_pool(self) -> ScorePool:
+        """`max_concurrent` programs at a time in all, in as many processes as score, at most one per core."""
+        scorer, at_once = routing.scorer_for("mbpp"), self._rules.sandbox.max_concurrent
+        num_workers = min(len(self.pool.processes), os.cpu_count() or 1, at_once)
+        share = {"max_concurrent": at_once // num_workers}  # of each process
+        options = {**self._options, "sandbox": {**self._options["sandbox"], **share}}
+        return ScorePool(
+            FunctionSpec(scorer.module.__name__, reward_kwargs=scorer.named(options)),
+            num_workers,
+            max(self.pool.timeout, SANDBOX_SECONDS),
+            self.pool.retries,
+            at_once=at_once,
+            limit="{:g} s, all its tests together",
+        )
 
     def __call__(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
     ) -> float | dict[str, Any]:
-        """The `compute_score` contract: a number, or a dict with "score". RewardError where there is no score."""
+        """The `compute_score` contract: it blocks and returns a number, or a dict with "score". RewardError where there
+        is no score."""
         (result,) = self.score_all([ScoreRequest(data_source, solution_str, ground_truth, extra_info or {})])
         if result.score is None:
             raise RewardError(f"data_source={data_source!r}: {result.error}")
@@ -184,16 +248,6 @@ class Scoring:
         return {"score": result.score, **info} if info else result.score
 
     def close(self) -> None:
-        """End the worker processes."""
         self.pool.close()
-        self.sandbox.close()
-
-
-def options_of(rules: RuleConfig) -> dict[str, Any]:
-    """The built-in scorers' settings from a configuration; each gets those it names."""
-    return {
-        "structure_format_score": rules.structure_format_score,
-        "final_format_score": rules.final_format_score,
-        "retrieval_score": rules.retrieval_score,
-        "sandbox": dataclasses.asdict(rules.sandbox),
-    }
+        if self.programs is not None:
+            self.programs.close()

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.engines import engine_spec
-from burnish.config.rules.given import Given
+from burnish.config.rules import Given
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,6 @@ def make_engine(
 
 
 def engine_class(name: str) -> Any:
-    """The class of the engine called `name`, which is imported here."""
     module_name, class_name = engine_spec(name).path.split(":")
     return getattr(import_module(module_name), class_name)
 
@@ -71,16 +70,9 @@ def load_engine(
     if device.type == "cpu":
         spec.check_cpu(rollout, "rollout", Given(), choice)
     dtype = dtype_on(device, dtype or model.dtype)
-    if spec.own_weights:
-        return _load_program(model, tokenizer, rollout, dtype)
-    module = load_causal_lm(model.path, model, device, dtype).requires_grad_(False)
-    return make_engine(rollout.name, module, tokenizer, rollout)
-
-
-def _load_program(
-    model: "ModelConfig", tokenizer: "PreTrainedTokenizerBase", rollout: "BaseRolloutConfig", dtype: str
-) -> "RolloutEngine":
-    from burnish.models.loading import load_causal_lm
+    if not spec.own_weights:
+        module = load_causal_lm(model.path, model, device, dtype).requires_grad_(False)
+        return make_engine(rollout.name, module, tokenizer, rollout)
     from burnish.rollout.hosted.canary import proof_by
     from burnish.rollout.replacing import ReplacingEngine
 

@@ -1,18 +1,85 @@
 """What engines have in common that answer requests themselves: which ones they take, and what a taken one is.
 
-`Admitting` keeps the requests whose callers wait. An engine calls `_refuse_unready` and then `_take_request` when a
-request comes, and takes it out of `_active` when its caller goes.
+An engine calls `_refuse_unready` and then `_take_request` when a request comes, and takes it out of `_active` when its
+caller goes.
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from burnish.errors import ConfigError, NotAvailable, RolloutError
-from burnish.rollout.base import OnToken, Request, RolloutEngine
-from burnish.rollout.request import RequestState
+from burnish.rollout.base import Completion, FinishReason, OnToken, Request, RolloutEngine, Sampling
 from burnish.rollout.stops import StopMatcher
+
+
+@dataclass(eq=False)
+class RequestState:
+    """What an engine keeps of a `Request` until it is answered."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    sampling: Sampling
+    limit: int  # tokens it may get: max_tokens, or what the context leaves
+    stop_ids: frozenset[int]  # stop_token_ids, and end of sequence unless ignored
+    matcher: StopMatcher | None
+    future: "asyncio.Future[Completion]"
+    order: tuple[int, ...] = ()
+    on_token: OnToken | None = None
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)  # of the weights that sampled each token; empty: all the same
+
+    @property
+    def done(self) -> bool:
+        """Answered, aborted, failed, or given up by its caller."""
+        return self.future.done()
+
+    @property
+    def width(self) -> int:
+        return len(self.prompt_ids) + len(self.token_ids)
+
+    def accept(self, token_id: int, log_prob: float, version: int) -> None:
+        """Take the next sampled token. End-of-sequence or stop id come first, then a stop string, then the limit. The
+        ending token stays part of the completion, because the policy sampled it."""
+        self.token_ids.append(token_id)
+        self.log_probs.append(log_prob)
+        stop = self.noticed(token_id, log_prob)
+        if stop is not None:
+            self.finish("stop", stop, version)
+        elif len(self.token_ids) >= self.limit:
+            self.finish("length", None, version)
+
+    def noticed(self, token_id: int, log_prob: float) -> str | int | None:
+        """Tell the caller of a token; what it ends the request by, if it does."""
+        if self.on_token is not None:
+            self.on_token(token_id, log_prob)
+        found = self.matcher.push(token_id) if self.matcher else None
+        return token_id if token_id in self.stop_ids else found
+
+    def fail(self, error: Exception) -> None:
+        """Let its caller have this error; also from another thread than the caller's loop has."""
+        loop = self.future.get_loop()
+        try:
+            is_here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            is_here = not loop.is_running()
+        if is_here:
+            self.fail_here(error)
+        else:
+            loop.call_soon_threadsafe(self.fail_here, error)
+
+    def fail_here(self, error: Exception) -> None:
+        if not self.done:
+            self.future.set_exception(error)
+
+    def finish(self, reason: FinishReason, stop: str | int | None, version: int) -> None:
+        """`version` is that of all tokens, or of none, unless `versions` are known."""
+        oldest = min(self.versions, default=version)
+        self.future.set_result(Completion(self.token_ids, self.log_probs, reason, stop, oldest, self.versions))
 
 
 class Admitting(RolloutEngine):
@@ -23,13 +90,14 @@ class Admitting(RolloutEngine):
         self.context = _context(module, max_model_len)
         self.vocabulary = int(module.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         self.version = 0
-        self._eos_ids = _eos_ids(module, tokenizer)
+        listed = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
+        listed = listed if isinstance(listed, list | tuple) else [listed]
+        self._eos_ids = frozenset(int(i) for i in [*listed, tokenizer.eos_token_id] if i is not None)
         self._asleep = False
         self._is_whole = True  # no publish has left the weights half old, half new
         self._active: dict[str, RequestState] = {}  # whose callers wait
 
     def _refuse_unready(self, request: Request) -> None:
-        """Refuse what no request could have now."""
         request_id = request.request_id
         if request.images:
             raise NotAvailable(f"images in a rollout request (request {request_id})")
@@ -46,8 +114,7 @@ class Admitting(RolloutEngine):
         request_id, prompt_ids, sampling = request.request_id, request.prompt_ids, request.sampling
         if request_id in self._active and not self._active[request_id].done:
             raise RolloutError(f"request {request_id} is already running; request ids must differ")
-        problem = self.prompt_problem(prompt_ids)
-        if problem is not None:
+        if problem := self.prompt_problem(prompt_ids):
             raise RolloutError(f"request {request_id}: {problem}")
         room = self.context - len(prompt_ids)
         state = self._active[request_id] = RequestState(
@@ -62,6 +129,13 @@ class Admitting(RolloutEngine):
             on_token=on_token,
         )
         return state
+
+    def sleep(self) -> None:
+        """Requests are refused; an engine that holds memory gives it back."""
+        self._asleep = True
+
+    def wake(self) -> None:
+        self._asleep = False
 
     @property
     def in_flight(self) -> int:
@@ -88,8 +162,13 @@ def _context(module: nn.Module, max_model_len: int | None) -> int:
     return limit
 
 
-def _eos_ids(module: nn.Module, tokenizer: Any) -> frozenset[int]:
-    """What ends a sequence: the tokenizer's token and those of the module's generation configuration."""
-    listed = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
-    ids = listed if isinstance(listed, list | tuple) else [listed]
-    return frozenset(int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None)
+def check_fit(bucket: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], model: str, holder: str) -> None:
+    """RolloutError where published weights are not those of a model with these shapes; `holder` has it."""
+    for name, tensor in bucket.items():
+        if name not in shapes:
+            raise RolloutError(f"published weight {name!r} is not part of {model}")
+        if tuple(tensor.shape) != shapes[name]:
+            raise RolloutError(
+                f"published weight {name!r} is {tuple(tensor.shape)}, and the {holder}'s is {shapes[name]}; publish "
+                "weights of the same model"
+            )

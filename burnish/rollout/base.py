@@ -1,14 +1,8 @@
-"""The rollout contract: token ids in, token ids and log-probs out; text is never encoded again.
+"""The rollout contract: token ids in, token ids and log-probs out; text is never encoded again. Imports no torch.
 
-Agents write against `RolloutEngine.generate` and know nothing about the engine behind it. A `Sampling` goes in, a
-`Completion` comes out. Two rules hold for every engine:
-
-- The log-prob of a token is log_softmax(logits / temperature) over the whole vocabulary, before top-k, top-p and min-p
-  (at temperature 0 the logits are not scaled), because that is what training computes.
-- The noise behind a token is a pure function of (request seed, position in the completion), see `uniforms`. What else
-  is in the batch, or ran before, cannot change it.
-
-Imports no torch, so configuration checks may use it.
+Two rules hold for every engine. The log-prob of a token is log_softmax(logits / temperature) over the whole vocabulary,
+before top-k, top-p and min-p (at temperature 0 the logits are not scaled), because that is what training computes. The
+noise behind a token is a pure function of (request seed, position in the completion), see `uniforms`.
 """
 
 import asyncio
@@ -18,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -122,7 +116,6 @@ class Completion:
     versions: list[int] = field(default_factory=list)  # one per token; empty: all are `policy_version`
 
     def token_versions(self) -> list[int]:
-        """The version of the weights that sampled each token."""
         return self.versions or [self.policy_version] * len(self.token_ids)
 
 
@@ -142,25 +135,19 @@ class RolloutEngine(ABC):
 
     context: int  # tokens of a prompt and its completion together, at most
     vocabulary: int  # token ids are below it
-    own_weights: ClassVar[bool] = False  # it holds its own weights, which must be handed over to `publish`
-    runs_on: ClassVar[bool] = False  # it takes new weights while requests run, which continue under them
+    own_weights = False  # it holds its own weights, which must be handed over to `publish`
+    runs_on = False  # it takes new weights while requests run, which continue under them
 
     @abstractmethod
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
-        """Sample one completion.
-
-        `on_token` is called for every token as it is sampled, the last one included, in the loop that awaits.
-        """
+        """Sample one completion. `on_token` is called for every token, also the last, in the loop that awaits."""
 
     def run(self, requests: Sequence[tuple[Sequence[int], Sampling]]) -> list[Completion]:
         """A batch of prompts, each with its sampling, for callers that await nothing; completions in the same order."""
 
         async def all_of_them() -> list[Completion]:
-            calls = [
-                self.generate(Request(prompt_ids, sampling, f"run/{i}", (i,)))
-                for i, (prompt_ids, sampling) in enumerate(requests)
-            ]
-            return list(await asyncio.gather(*calls))
+            asked = [Request(*request, f"run/{i}", (i,)) for i, request in enumerate(requests)]
+            return list(await asyncio.gather(*map(self.generate, asked)))
 
         return run_to_end(all_of_them())
 
@@ -182,12 +169,10 @@ class RolloutEngine(ABC):
     def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
         """Take over new weights under this version number.
 
-        They come in buckets, each some named tensors, so that never all of them are held twice: a bucket is asked for
-        when the one before is taken over and let go. None: the engine reads the trainer's own memory. Where it fails
-        on the way, in the buckets themselves or here, `generate` is refused until a publish succeeds.
-
-        Requests that run are refused by it, or, where the engine `runs_on`, continue under the new weights: nothing
-        that was computed with the old ones is used again, and their tokens so far stay.
+        They come in buckets of named tensors, so that never all of them are held twice: a bucket is asked for when the
+        one before is taken over and let go. None: the engine reads the trainer's own memory. Where it fails on the way,
+        `generate` is refused until a publish succeeds. It is refused while requests run, unless the engine `runs_on`:
+        they then continue under the new weights, keep their tokens, and use nothing that the old ones computed.
         """
 
     @abstractmethod
@@ -203,10 +188,7 @@ class RolloutEngine(ABC):
         """End a request now: its `generate` returns what it has with finish_reason "abort"."""
 
     def admit_any_time(self) -> None:  # noqa: B027 (most engines have nothing to do)
-        """Said once where requests come one by one from outside: none shall wait until all that run are done.
-
-        An engine that works like that anyway leaves this as it is.
-        """
+        """Said once where requests come one by one from outside: none shall wait until all that run are done."""
 
     @abstractmethod
     def stats(self) -> dict[str, float]:

@@ -1,17 +1,9 @@
 """A rollout engine in its own thread with an event loop, for a worker whose own loop must stay responsive.
 
-`EngineLoop` is itself a `RolloutEngine`: `generate` may be awaited in any event loop, and the other methods be called
-in any thread. Only its thread steps the engine. The thread consumes the requests that `generate` hands over; with none
-to generate it waits in its event loop, and a request, an abort or `close` unblocks it. While it generates it takes them
-between two steps.
-
-Weights and memory change where the caller is (`publish`, `sleep`, `wake`), because what they wait for may be bound to
-its thread: the engine's thread is paused meanwhile, between two steps.
-
-A caller that is cancelled takes its request with it. `close` ends what runs with a RolloutError.
-
-The engine is lost when its thread ended without being asked to: what is in flight fails with EngineLost. A step that
-hangs is not noticed here: it is a registered wait, and the watchdog ends the process (`tracking/watchdog.py`).
+`generate` may be awaited in any event loop, and the other methods be called in any thread. Weights and memory change
+where the caller is (`publish`, `sleep`, `wake`), because what they wait for may be bound to its thread: the engine's
+thread is paused meanwhile, between two steps. A step that hangs is not noticed here: it is a registered wait, and the
+watchdog ends the process (`tracking/watchdog.py`).
 """
 
 import asyncio
@@ -20,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from burnish.errors import DeadlineError, EngineLost, RolloutError
@@ -43,6 +36,7 @@ class EngineLoop(RolloutEngine):
 
     def __init__(self, engine: RolloutEngine, *, beside: bool = False):
         self.context, self.vocabulary = engine.context, engine.vocabulary
+        self.own_weights, self.runs_on = engine.own_weights, engine.runs_on
         self._engine, self._beside = engine, beside
         # The factory keeps the runner from making its loop that of the calling thread.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -55,16 +49,9 @@ class EngineLoop(RolloutEngine):
         self._thread = threading.Thread(target=self._run, name="rollout-engine", daemon=True)
         self._thread.start()
 
-    @property
-    def own_weights(self) -> bool:  # type: ignore[override]
-        return self._engine.own_weights
-
-    @property
-    def runs_on(self) -> bool:  # type: ignore[override]
-        return self._engine.runs_on
-
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
-        work = self._engine.generate(request, _in_this_loop(on_token))
+        call_here: Any = asyncio.get_running_loop().call_soon_threadsafe
+        work = self._engine.generate(request, on_token and partial(call_here, on_token))
         with self._lock:
             if self._is_over:
                 work.close()
@@ -174,8 +161,11 @@ class EngineLoop(RolloutEngine):
             with self._runner, self._engine.beside() if self._beside else nullcontext():  # the runner cancels the rest
                 try:
                     self._runner.run(self._stop_asked.wait())
-                except BaseException as error:  # noqa: BLE001 (whatever it is, the thread ends by it)
-                    self._note_end(error)
+                except BaseException as error:
+                    with self._lock:
+                        if not self._is_over:  # else nobody waits for it any more
+                            self._why = f"its thread ended by {type(error).__name__}: {error}"
+                    log.error("the rollout engine's thread ended", exc_info=error)
                 finally:
                     with self._lock:
                         self._is_over = True
@@ -185,25 +175,8 @@ class EngineLoop(RolloutEngine):
             for answer in left:
                 answer.cancel()  # `generate` knows why
 
-    def _note_end(self, error: BaseException) -> None:
-        with self._lock:
-            if not self._is_over:  # else nobody waits for it any more
-                self._why = f"its thread ended by {type(error).__name__}: {error}"
-        log.error("the rollout engine's thread ended", exc_info=error)
-
 
 def is_cancelled() -> bool:
     """Whether the task that asks is being cancelled itself; else it was what it awaited."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-def _in_this_loop(on_token: OnToken | None) -> OnToken | None:
-    if on_token is None:
-        return None
-    loop = asyncio.get_running_loop()
-
-    def listen(token_id: int, log_prob: float) -> None:
-        loop.call_soon_threadsafe(on_token, token_id, log_prob)
-
-    return listen

@@ -1,9 +1,8 @@
 """What the engines have in common that run a transformers module in this process: `hf` and `native`.
 
-Requests come in by `generate`, which checks them and waits. One driver task per event loop advances them; it is
-started by the first request and ends when none is left, so nothing bound to an event loop outlives it. A driver waits
-with `_settle` until no coroutine adds another request: what is batched with what then depends on the requests and not
-on how fast anything was.
+One driver task per event loop advances requests; it is started by the first one and ends when none is left, so nothing
+bound to an event loop outlives it. It waits with `_settle` until no coroutine adds another request: what is batched
+with what then depends on the requests and not on how fast anything was.
 """
 
 import asyncio
@@ -18,9 +17,9 @@ from torch import Tensor, nn
 
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import BurnishError, ConfigError, EngineLost, RolloutError
-from burnish.rollout.admission import Admitting
-from burnish.rollout.base import Completion, OnToken, Request
-from burnish.rollout.request import RequestState
+from burnish.ops.sampling import draw
+from burnish.rollout.admission import Admitting, RequestState, check_fit
+from burnish.rollout.base import Completion, OnToken, Request, Sampling
 from burnish.waits import Wait, waiting
 
 log = logging.getLogger(__name__)
@@ -73,8 +72,7 @@ class InProcessEngine(Admitting):
             self._leave(state)
 
     @abstractmethod
-    def _enter(self, request: RequestState) -> None:
-        """A request has come."""
+    def _enter(self, request: RequestState) -> None: ...
 
     @abstractmethod
     def _leave(self, request: RequestState) -> None:
@@ -110,7 +108,6 @@ class InProcessEngine(Admitting):
             self._driver.add_done_callback(_told)
 
     async def _settle(self) -> None:
-        """Yield until no coroutine adds a request any more."""
         quiet, seen = 0, -1
         while quiet < SETTLE_PASSES:
             await asyncio.sleep(0)
@@ -134,7 +131,7 @@ class InProcessEngine(Admitting):
         """Refuse, or forget what belongs to the weights so far."""
         self._refuse_while_running("weights cannot change")
 
-    def _end_running(self, error: RolloutError) -> None:
+    def _end_running(self, error: Exception) -> None:
         """No request continues with weights that may be half old, half new."""
 
     def _prove_publish(self) -> None:
@@ -143,23 +140,15 @@ class InProcessEngine(Admitting):
     def _take_over(self, buckets: Iterable[Mapping[str, Tensor]]) -> None:
         """Copy bucket after bucket into the module; who makes them proves that all arrived (workers/replica.py)."""
         own = self.module.state_dict(keep_vars=True)
+        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
         filled: dict[int, str] = {}  # memory that was written to → by which name
         for bucket in buckets:
-            self._check_fit(bucket, own)
+            check_fit(bucket, shapes, type(self.module).__name__, "module")  # before the first of it is copied
             with torch.no_grad():
                 _copy(bucket, own, filled)
             del bucket  # before the next one is made
         if not filled:
             raise RolloutError("no weight was published; None says that the engine reads the trainer's own memory")
-
-    def _check_fit(self, bucket: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-        """All of a bucket, before the first of it is copied."""
-        for name, tensor in bucket.items():
-            if name not in own:
-                raise RolloutError(f"published weight {name!r} is not part of {type(self.module).__name__}")
-            if tensor.shape != own[name].shape:
-                shapes = f"{tuple(tensor.shape)}, and the module's is {tuple(own[name].shape)}"
-                raise RolloutError(f"published weight {name!r} is {shapes}; publish weights of the same model")
 
     def lost(self) -> str | None:
         return None if self._broken is None else str(self._broken).partition("\n")[0]
@@ -215,6 +204,18 @@ def _copy(bucket: Mapping[str, Tensor], own: Mapping[str, Tensor], filled: dict[
 def _same(one: Tensor, other: Tensor) -> bool:
     """Equal, where NaN is NaN: weights that are broken did arrive, and generating with them reports it."""
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def sample(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> tuple[Tensor, Tensor]:
+    """One token per row: `logits` (B, V), `noise` (B,) in [0, 1) → token ids (B,) int64, log-probs (B,) float32."""
+
+    def column(name: str) -> Tensor:
+        values = [getattr(sampling, name) for sampling in samplings]
+        return torch.tensor(values, dtype=torch.float32, device=logits.device)
+
+    truncates = any(sampling.truncates for sampling in samplings)
+    truncation = (column("top_k"), column("top_p"), column("min_p")) if truncates else None
+    return draw(logits, column("temperature"), noise.to(logits.device, torch.float64), truncation)
 
 
 @contextmanager

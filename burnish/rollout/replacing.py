@@ -1,19 +1,9 @@
-"""A rollout engine that is replaced when it is lost: callers still get their completions.
+"""A rollout engine that is replaced when it is lost: callers still get their completions (docs/rollout.md).
 
-`ReplacingEngine` is itself a `RolloutEngine`, around any other. An engine is lost when a request or an order ends with
-EngineLost, or when its `lost()` gives a reason; whoever finds it lost fails all its requests with EngineLost. Then
-
-1. one new engine is made (`renewed`), in a thread, with the weights last published;
-2. each request is sent again from its start. Its noise is a function of its seed, so it gets the same tokens, and
-   `on_token` is not called twice for a token. Where it gets others, which weights published in between may cause, a
-   request with `on_token` fails.
-
+An engine is lost when a request or an order ends with EngineLost, or when its `lost()` gives a reason. One new engine
+is made (`renewed`), in a thread, with the weights last published, and each request is sent again from its start.
 After `RESTARTS` new engines without a completed request in between, or when no new one could be made within
-`REPLACING_S`, it gives up: every request and order fails with a RolloutError that names all reasons, and `lost` gives
-them. A request that more than `RESTARTS` engines were lost with fails alone: it may be what ends them.
-
-What waits for what: a request for its engine, or for the replacement; the thread that makes the new engine for nothing
-but that. The wait for a replacement ends by the new engine, at its deadline, by `close`, `abort` or cancellation.
+`REPLACING_S`, every request and order fails. A wait for a replacement also ends by `close`, `abort` or cancellation.
 """
 
 import asyncio
@@ -45,9 +35,10 @@ log = logging.getLogger(__name__)
 class ReplacingEngine(RolloutEngine):
     """See the module's docstring. `engine` is the current one."""
 
-    def __init__(self, engine: RolloutEngine, replacing_s: float = REPLACING_S):
-        self.engine, self._replacing_s = engine, replacing_s
+    def __init__(self, engine: RolloutEngine):
+        self.engine = engine
         self.context, self.vocabulary = engine.context, engine.vocabulary
+        self.own_weights, self.runs_on = engine.own_weights, engine.runs_on
         self._lock = threading.Lock()  # for all below
         self._requests: set[_PendingRequest] = set()
         self._replacement: Future[RolloutEngine] | None = None  # being made, or the one that failed for good
@@ -59,14 +50,6 @@ class ReplacingEngine(RolloutEngine):
         self._restarts = self._again = 0
         self._version = 0
         self._sleeps = self._admits_any_time = False
-
-    @property
-    def own_weights(self) -> bool:  # type: ignore[override]
-        return self.engine.own_weights
-
-    @property
-    def runs_on(self) -> bool:  # type: ignore[override]
-        return self.engine.runs_on
 
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
         pending = _PendingRequest(request.request_id, on_token)
@@ -167,12 +150,11 @@ class ReplacingEngine(RolloutEngine):
             return STOPPED if self._is_closed else None
 
     def close(self) -> None:
-        """End the engine, and the one that is being made."""
         with self._lock:
             self._is_closed = True
             replacement, maker = self._replacement, self._maker
         if replacement is not None:
-            self._settle(replacement, RolloutError(STOPPED))
+            self._give_up(replacement, STOPPED)
         if maker is not None:
             maker.join(CLOSE_S)
         self.engine.close()
@@ -182,9 +164,15 @@ class ReplacingEngine(RolloutEngine):
         while True:
             with self._lock:
                 engine, replacement = self.engine, self._replacement
-                if replacement is None or pending.is_aborted:
-                    pending.refuse_again()
-                    self._again += pending.was_sent and not pending.is_aborted
+                if pending.is_aborted:
+                    return engine
+                if replacement is None:
+                    if len(pending.losses) > RESTARTS:
+                        raise RolloutError(
+                            f"request {pending.request_id}: {len(pending.losses)} rollout engines were lost while they "
+                            f"had it, and it is not sent again. The reasons in order: {_listed(pending.losses)}"
+                        )
+                    self._again += bool(pending.losses)
                     return engine
             made = asyncio.wrap_future(replacement)
             try:
@@ -238,7 +226,7 @@ class ReplacingEngine(RolloutEngine):
                 return
             replacement: Future[RolloutEngine] = Future()
             replacement.set_running_or_notify_cancel()  # a caller that is cancelled does not cancel it for the others
-            self._replacement, self._due = replacement, ran() + self._replacing_s
+            self._replacement, self._due = replacement, ran() + REPLACING_S
             self._reasons.append(why)
             self._maker = threading.Thread(
                 target=self._replace, args=(engine, replacement), name="rollout-replacement", daemon=True
@@ -267,50 +255,42 @@ class ReplacingEngine(RolloutEngine):
                 continue
             with suppress(RolloutError):  # its processes, which it would ask, have ended
                 counts = lost.stats()
-            if self._settle(replacement, engine, counts):
+            if self._install(replacement, engine, counts):
                 return
         if newest is not lost:  # which is closed with this one
             newest.close()
 
-    def _settle(
-        self,
-        replacement: "Future[RolloutEngine]",
-        outcome: RolloutEngine | RolloutError,
-        counts: Mapping[str, float] | None = None,
-    ) -> bool:
-        """End a replacement; False where it had ended already. One that failed stays: there is no engine any more.
-
-        counts      of the engine that was lost
-        """
+    def _install(self, replacement: "Future[RolloutEngine]", engine: RolloutEngine, counts: dict[str, float]) -> bool:
+        """The new engine is there; False where it is not wanted any more. `counts` are those of the lost one."""
         with self._lock:
             if replacement.done():
                 return False
-            if isinstance(outcome, RolloutError):
-                replacement.set_exception(outcome)
-                return True
-            self._past = _added(self._past, counts or {})
-            self.engine, self._replacement = outcome, None
-            self.context, self.vocabulary = outcome.context, outcome.vocabulary
+            self._past = _added(self._past, counts)
+            self.engine, self._replacement = engine, None
+            self.context, self.vocabulary = engine.context, engine.vocabulary
             self._restarts += 1
             again, restarts = len(self._requests), self._restarts
-            replacement.set_result(outcome)
+            replacement.set_result(engine)
         log.warning("a new rollout engine (restart %d) has the weights; requests sent again: %d", restarts, again)
         return True
 
-    def _give_up(self, replacement: "Future[RolloutEngine]") -> None:
-        self._settle(
-            replacement,
-            RolloutError(
-                "the rollout engine is lost, no other one completed a request in its place, and it is given up. The "
-                f"reasons in order: {_listed(self._reasons)}"
-            ),
-        )
+    def _give_up(self, replacement: "Future[RolloutEngine]", why: str = "") -> None:
+        """A replacement that failed stays: there is no engine any more."""
+        with self._lock:
+            if not replacement.done():
+                replacement.set_exception(
+                    RolloutError(
+                        why
+                        or "the rollout engine is lost, no other one completed a request in its place, and it is given "
+                        f"up. The reasons in order: {_listed(self._reasons)}"
+                    )
+                )
 
     def _give_up_late(self, replacement: "Future[RolloutEngine]") -> None:
         with self._lock:
             if replacement.done() or self._left_s():
                 return
-            self._reasons.append(f"no new engine was there after {self._replacing_s:g} s")
+            self._reasons.append(f"no new engine was there after {REPLACING_S:g} s")
         self._give_up(replacement)
 
 
@@ -330,13 +310,7 @@ class _PendingRequest:
         self._attempt = 0
         self._differs_at: int | None = None
 
-    @property
-    def was_sent(self) -> bool:
-        """To an engine, once at least."""
-        return self._attempt > 0
-
     def abort(self) -> None:
-        """From any thread."""
         self.is_aborted = True
         with suppress(RuntimeError):  # its loop is closed
             self._loop.call_soon_threadsafe(self.aborted.cancel)
@@ -374,14 +348,6 @@ class _PendingRequest:
         oldest = min(self.versions, default=version)
         return Completion(self.token_ids, self.log_probs, "abort", None, oldest, self.versions)
 
-    def refuse_again(self) -> None:
-        """RolloutError where too many engines were lost that had it."""
-        if len(self.losses) > RESTARTS and not self.is_aborted:
-            raise RolloutError(
-                f"request {self.request_id}: {len(self.losses)} rollout engines were lost while they had it, and it is "
-                f"not sent again. The reasons in order: {_listed(self.losses)}"
-            )
-
     def check(self, completion: Completion) -> None:
         """RolloutError where its caller got other tokens than there are now."""
         if completion.finish_reason != "abort":
@@ -395,7 +361,6 @@ class _PendingRequest:
 
 
 def _why(engine: RolloutEngine, error: RolloutError) -> str | None:
-    """Why the engine is lost, if that caused this error."""
     return engine.lost() or (str(error) if isinstance(error, EngineLost) else None)
 
 

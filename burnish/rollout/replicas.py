@@ -1,20 +1,11 @@
-"""The rollout engines of other processes as one: who samples what, and what a trajectory's owner hears of it.
-
-`Replicas` is a `RolloutEngine` for agents: each request goes to one of several replicas, engines with the same weights,
-through a `ReplicaPeer`. Because the noise of a request is a function of its seed alone, the tokens do not depend on
-which one that is (but for near-ties, see rollout/native/engine.py). `Router` chooses:
+"""The rollout engines of other processes as one: each request goes to one of several replicas, engines with the same
+weights, through a `ReplicaPeer`. `Router` chooses:
 
 - All turns of a trajectory go where its first one went, because keys and values of it are there.
 - All samples of a prompt go to one replica, which reads the prompt once; unless it has more than `SLACK` requests more
   than the one with the fewest. The samples that come next then follow to that one.
-- Otherwise the replica with the fewest requests. Requests of others count as the replica reported with its last answer.
-  Of equal ones, replica uid % n comes first, and those after it in turn: several routers that know nothing of one
-  another yet agree about a prompt, and prompts in turn go to replicas in turn.
-
-Publishing weights and giving memory back is the business of the group that the replicas belong to.
-
-A request waits for its replica as long as its caller does: the deadline is the caller's. A caller that gives up ends
-the request on the replica too. What a replica raises, or the death of its process, rises at the caller.
+- Otherwise the replica with the fewest requests. Of equal ones, replica uid % n comes first, and those after it in
+  turn: several routers that know nothing of one another yet agree about a prompt.
 """
 
 import asyncio
@@ -29,6 +20,7 @@ from burnish.rollout.engine_loop import is_cancelled
 
 SLACK = 32  # requests that a replica may have more than another before samples of one prompt go apart
 ABORT_S = 5.0  # for a replica to hear that a request is not wanted any more
+NOT_HERE = "replicas {} when their own worker group is called, not through one of its clients"
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +35,6 @@ class ReplicaPeer(Protocol):
 
 
 class ReplicaAnswer(NamedTuple):
-    """What a replica's `generate` gives."""
-
     completion: Completion
     load: int  # other requests that the replica has now, whoever asked
 
@@ -66,12 +56,6 @@ class Load:
     @property
     def total(self) -> int:
         return self.own + self.others
-
-
-def namespace_of(request_id: str) -> str:
-    """What stands before the slash in the id of a trajectory's request (`agents/server.py`); "" where there is none."""
-    namespace, slash, _ = request_id.partition("/")
-    return namespace if slash else ""
 
 
 class Router:
@@ -112,7 +96,6 @@ class Router:
                 load.others = 0
 
     def __len__(self) -> int:
-        """Trajectories that it remembers."""
         return sum(map(len, self._prompts.values()))
 
     def _place(self, uid: int, home: int | None) -> int:
@@ -126,9 +109,9 @@ class Router:
 class Replicas(RolloutEngine):
     """See the module's docstring. All its requests belong to one event loop at a time."""
 
-    def __init__(self, peers: Sequence[ReplicaPeer], context: int, vocabulary: int, slack: int = SLACK):
+    def __init__(self, peers: Sequence[ReplicaPeer], context: int, vocabulary: int):
         self.peers, self.context, self.vocabulary = list(peers), context, vocabulary
-        self.router = Router(len(self.peers), slack)
+        self.router = Router(len(self.peers))
         self._in_flight: dict[str, ReplicaPeer] = {}  # request → who has it
         self._aborts: set[asyncio.Task[None]] = set()
         self._requests = self._aborted = 0
@@ -151,7 +134,8 @@ class Replicas(RolloutEngine):
             raise RolloutError(f"request {request_id} is already running; request ids must differ")
         if problem := self.prompt_problem(request.prompt_ids):
             raise RolloutError(f"request {request_id}: {problem}")
-        place, load = self.router.begin(request.order, namespace_of(request_id)), None
+        namespace, slash, _ = request_id.partition("/")  # of a trajectory's request (`agents/server.py`)
+        place, load = self.router.begin(request.order, namespace if slash else ""), None
         peer = self._in_flight[request_id] = self.peers[place]
         self._requests += 1
         try:
@@ -191,17 +175,16 @@ class Replicas(RolloutEngine):
             log.debug("request %s could not be aborted on %s: %s", request_id, peer.name, error)
 
     def forget(self, uids: Iterable[int], namespace: str = "") -> None:
-        """All trajectories of these prompts have ended: nothing is remembered of them."""
         self.router.forget(uids, namespace)
 
     def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
-        raise self._not_here("publish weights")
+        raise RolloutError(NOT_HERE.format("publish weights"))
 
     def sleep(self) -> None:
-        raise self._not_here("give memory back")
+        raise RolloutError(NOT_HERE.format("give memory back"))
 
     def wake(self) -> None:
-        raise self._not_here("take memory")
+        raise RolloutError(NOT_HERE.format("take memory"))
 
     def stats(self) -> dict[str, float]:
         """What went through here. What was computed is counted where it was: several routers ask one replica."""
@@ -211,5 +194,26 @@ class Replicas(RolloutEngine):
     def in_flight(self) -> int:
         return len(self._in_flight)
 
-    def _not_here(self, what: str) -> RolloutError:
-        return RolloutError(f"replicas {what} when their own worker group is called, not through one of its clients")
+
+class NullEngine(RolloutEngine):
+    """Where another process of its group has the engine. The processes of a span bring the weights together, and the
+    first of them hands them to the engine; here they are let go. Nobody asks it for tokens: its `context` is 0."""
+
+    runs_on = True
+    context = vocabulary = in_flight = 0
+
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        raise RolloutError(f"request {request.request_id}: the rollout engine is in another process of its group")
+
+    def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
+        for bucket in weights or ():
+            del bucket  # it is there because all processes took part in bringing it together
+
+    def sleep(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def abort(self, request_id: str) -> None: ...
+
+    def stats(self) -> dict[str, float]:
+        return {}

@@ -1,9 +1,7 @@
-"""Token ids to text, one token at a time, and stop strings found in it.
+"""Token ids to text, one token at a time, and stop strings found in it; `burnish/serving` shows the same text.
 
-`Detokenizer` is the one way from sampled ids to text while they come: stop strings are searched in what it returns
-(`StopMatcher`), and `burnish/serving` shows what it returns, so that both see the same text. It decodes from the last
-safe boundary, so a character split over byte-level tokens comes when it is whole and does not disturb the rest. Special
-tokens count as their text. Only the completion is searched, never the prompt.
+It decodes from the last safe boundary, so a character split over byte-level tokens comes when it is whole and does not
+disturb the rest. Special tokens count as their text. Only the completion is searched, never the prompt.
 """
 
 from typing import Any
@@ -31,7 +29,6 @@ class Detokenizer:
         self._given = 0  # characters of it that are
 
     def push(self, token_id: int) -> str:
-        """The text that this token makes certain."""
         self._pending.append(token_id)
         text = decode(self._tokenizer, self._context + self._pending)[self._before :]
         ready, self.rest = text[self._given :], ""
@@ -44,7 +41,6 @@ class Detokenizer:
         return ready[:certain]
 
     def flush(self) -> str:
-        """All that is there, finished or not."""
         ready, self.rest = self.rest, ""
         if self._pending:
             self._start_piece()

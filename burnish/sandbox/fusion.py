@@ -1,7 +1,6 @@
 """Programs on a SandboxFusion server: `await FusionSandbox("http://host:8080/run_code").run(program, limits)`.
 
-Each program is one POST; the server's answer becomes an Outcome. A server that is busy, down, slow or confused (status
-429, 500, 502, 503 or 504, no connection, no answer in time, an answer that cannot be read, a SandboxError) is asked
+Each program is one POST; the server's answer becomes an Outcome. A server that is busy, down, slow or confused is asked
 again after a pause, a few times and up to a deadline; then the outcome is `failed`, with the reason. Nothing else is
 tried twice. It waits for the server and for these pauses.
 
@@ -13,13 +12,12 @@ is up. Python only: the API's other languages are not asked for.
 import asyncio
 import json
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from burnish.errors import ConfigError
-from burnish.sandbox.program import Limits, Outcome, Program
+from burnish.sandbox import Limits, Outcome, Program
 
 TRIES = 4
 FIRST_PAUSE = 0.5  # seconds, doubled each time
@@ -35,15 +33,12 @@ _HINTS = {
 }
 
 
-@dataclass
 class _Trouble(Exception):
     """The server gave no outcome."""
 
-    what: str
-    may_pass: bool = True
-
-    def __str__(self) -> str:
-        return self.what
+    def __init__(self, what: str, may_pass: bool = True):
+        super().__init__(what)
+        self.may_pass = may_pass
 
 
 class FusionSandbox:

@@ -17,8 +17,7 @@ from typing import Any
 
 from burnish.child.process import ChildDied, ChildKilled, ChildProcess
 from burnish.loop_thread import LoopThread
-from burnish.sandbox.program import Limits, Outcome, Program
-from burnish.sandbox.refusal import how_to_permit, how_to_repair
+from burnish.sandbox import Limits, Outcome, Program
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +40,18 @@ for attempt in (lambda: socket.socket(socket.AF_INET), lambda: open("/usr/probe"
     raise AssertionError("rights")
 print("isolated")
 """
+FIXES = """\
+  - an ordinary user: sysctl kernel.unprivileged_userns_clone=1 (Debian), \
+sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), or a larger sysctl user.max_user_namespaces
+  - a container: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined, \
+or --cap-add SYS_ADMIN --security-opt apparmor=unconfined
+  - another machine: a SandboxFusion server, reward_model.sandbox.url=http://host:8080/run_code
+  - at your own risk: reward_model.sandbox.allow_unsafe=true runs programs without isolation, under limits alone"""
+SWITCHES = {
+    "/proc/sys/kernel/unprivileged_userns_clone": "0",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
+    "/proc/sys/user/max_user_namespaces": "0",
+}
 
 
 class LocalSandbox:
@@ -137,7 +148,13 @@ class _Supervisors:
             if found is None or not found.alive:
                 if found is not None:
                     await found.kill()
-                found = self.children[isolated] = await _started(isolated)
+                setting = json.dumps([self.owner, isolated, sys.executable, python_folders()])
+                found = self.children[isolated] = await ChildProcess.start(
+                    "the sandbox's supervisor",
+                    [sys.executable, "-I", "-S", "-c", START, ROOT, setting],
+                    cwd="/",
+                    env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
+                )
         return await found.call(payload, None, can_cancel=True)
 
     async def _end_all(self) -> None:
@@ -151,16 +168,6 @@ class _Supervisors:
             self.thread.close()
 
 
-async def _started(isolated: bool) -> ChildProcess:
-    setting = json.dumps([os.getpid(), isolated, sys.executable, python_folders()])
-    return await ChildProcess.start(
-        "the sandbox's supervisor",
-        [sys.executable, "-I", "-S", "-c", START, ROOT, setting],
-        cwd="/",
-        env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
-    )
-
-
 def python_folders() -> tuple[str, ...]:
     """Where the running Python and its packages are, also behind links."""
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
@@ -170,3 +177,24 @@ def python_folders() -> tuple[str, ...]:
         folders.append(os.path.dirname(os.path.dirname(path)))
     folders += [os.path.realpath(folder) for folder in folders]
     return tuple(dict.fromkeys(os.path.normpath(folder) for folder in folders))
+
+
+def how_to_permit(reason: str) -> str:
+    """For a machine that permits no isolation: what was refused, and every way out."""
+    found = []
+    for path, value in SWITCHES.items():
+        if os.path.exists(path):
+            with open(path) as file:
+                if file.read().strip() == value:
+                    found.append(f"{path.removeprefix('/proc/sys/').replace('/', '.')}={value}")
+    seen = f" ({', '.join(found)} is set here)" if found else ""
+    return f"this machine does not let programs be isolated: {reason}{seen}. Ways out:\n{FIXES}"
+
+
+def how_to_repair(reason: str) -> str:
+    """For a machine that permits it, but where programs still cannot be run."""
+    advice = "This may pass: try again"
+    if os.geteuid() == 0:  # then programs are `nobody`
+        advice += f". Everyone must be able to read the Python that runs here: chmod -R a+rX {sys.prefix}"
+        advice += ", and chmod a+x the folders above it"
+    return f"programs cannot be run in the sandbox: {reason}. {advice}"

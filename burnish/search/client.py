@@ -1,38 +1,26 @@
 """The client of a retrieval server, shared by all trajectories of a run. No torch.
 
-Consumes queries, awaited one by one by hundreds of trajectories; hands each its documents. What is asked within
-`WINDOW_S` goes out as one request; equal queries are asked once, and with `cache` their documents are kept. A request
-that fails in a way that may pass is sent again, later and later. What cannot be had is a `ToolFailure` that says what
-was seen and what to do, for exactly the queries that it concerns.
+What is asked within `WINDOW_S` goes out as one request. What cannot be had is a `ToolFailure` for exactly the queries
+that it concerns: an answer is not trusted, and a malformed document costs one query.
 
 For each event loop there is a `_Lane`: a timer sends what has gathered, a task for each request waits for the answer
-(until its deadline, and `close` cancels it) and wakes the callers. A caller that is cancelled leaves the task alone;
-one waits for it until the deadline, and a moment more.
+(until its deadline, and `close` cancels it) and wakes the callers. A caller that is cancelled leaves the task alone.
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from burnish.errors import ConfigError, ToolFailure
-from burnish.search.cache import AnswerCache
-from burnish.search.documents import MAX_QUERY_CHARACTERS, Document
-from burnish.search.exchange import (
-    SLOW_SERVER,
-    UNPROCESSABLE,
-    WRONG_SERVER,
-    BadAnswer,
-    Refused,
-    clean,
-    open_connections,
-    post,
-)
+from burnish.search.documents import MAX_QUERY_CHARACTERS, AnswerCache, Document
 from burnish.waits import waiting
 
 WINDOW_S = 0.003
@@ -43,16 +31,37 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0  # before a retry; each pause is twice
 PORTS = {"http": 80, "https": 443}  # where the address names none
 MOMENT_S = 5.0  # for a request that is past its deadline to say why
 CLOSED = "the client was closed before the answer came"
+SHOWN_CHARACTERS = 100
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+TOO_LARGE, UNPROCESSABLE = 413, 422
+ABOUT_THE_QUERIES = {400, TOO_LARGE, UNPROCESSABLE, 500}
+AGAIN = {408, 429}  # and all from 500 on
+
+HOW_TO_SERVE = "start a server with `burnish retriever serve --index FOLDER`, or fix retriever.url"
+SLOW_SERVER = "the server is slow or stuck (see its /metrics); give it more cores, or raise retriever.timeout"
+FEWER_DOCUMENTS = "ask for fewer documents (retriever.topk)"
+WRONG_SERVER = "retriever.url must be the /retrieve address of a retrieval server"
 
 Outcome = list[Document] | ToolFailure
 
 logger = logging.getLogger(__name__)
 
 
+class BadAnswer(Exception):
+    """Not an answer of a retrieval server; the text says what it is."""
+
+
+class Refused(Exception):
+    def __init__(self, seen: str, fix: str = "", *, status: int = 0, again: bool = False, pause: float = 0.0):
+        super().__init__(f"{seen}; {fix}" if fix else seen)
+        self.status = status  # of HTTP; 0 where there was none
+        self.again = again  # may pass
+        self.pause = pause  # seconds that the server asks to wait
+        self.one_may_be_at_fault = status in ABOUT_THE_QUERIES  # of several queries; the others may have answers
+
+
 @dataclass
 class _Lane:
-    """What belongs to one event loop."""
-
     http: httpx.AsyncClient
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_REQUESTS))
     waiting: list[str] = field(default_factory=list)  # for the timer
@@ -115,7 +124,6 @@ class RetrieverClient:
         await lane.http.aclose()
 
     def _future(self, query: str) -> asyncio.Future[Outcome]:
-        """The future answer to a query; asks for it unless it has been asked for."""
         loop = asyncio.get_running_loop()
         if loop not in self._lanes:
             self._lanes = {other: lane for other, lane in self._lanes.items() if not other.is_closed()}
@@ -136,7 +144,6 @@ class RetrieverClient:
             task.add_done_callback(lane.tasks.discard)
 
     async def _deliver(self, lane: _Lane, queries: list[str]) -> None:
-        """Wake the callers with what their queries gave."""
         deadline = asyncio.get_running_loop().time() + self._timeout * (self._retries + 1)
         outcomes: Sequence[Outcome] = [self._failure(CLOSED)] * len(queries)  # if it is cancelled
         try:
@@ -197,7 +204,6 @@ class RetrieverClient:
 
 
 def check_url(url: str) -> None:
-    """ConfigError where `retriever.url` cannot be the address of a retrieval server."""
     example = "write it as in http://127.0.0.1:8000/retrieve"
     try:
         parts = urlsplit(url)
@@ -238,3 +244,94 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
             f"retriever.url={url}: no retrieval server answers there. Start one with `burnish retriever serve --index "
             f"FOLDER --port {parts.port or PORTS[parts.scheme]}`. Seen: {error}"
         ) from None
+
+
+def open_connections(url: str) -> httpx.AsyncClient:
+    # Certificates take long to load. Without the environment: a proxy for the internet does not know the machines of a
+    # cluster.
+    return httpx.AsyncClient(verify=url.startswith("https:"), timeout=None, trust_env=False)
+
+
+async def post(
+    http: httpx.AsyncClient, url: str, queries: list[str], topk: int, timeout: float
+) -> list[list[Document] | BadAnswer]:
+    # Scores are not looked at, but servers that others wrote may have only the shape that holds them.
+    body = json.dumps({"queries": queries, "topk": topk, "return_scores": True}, ensure_ascii=False).encode()
+    try:
+        async with asyncio.timeout(timeout):
+            status, pause, answer = await _exchange(http, url, body)
+    except TimeoutError:
+        raise Refused(f"no answer within {timeout:g} s", SLOW_SERVER, again=True) from None
+    except httpx.RequestError as error:
+        raise Refused(f"unreachable ({str(error) or type(error).__name__})", HOW_TO_SERVE, again=True) from None
+    if status != 200:
+        # A server that knows what is asked of it says itself what it does not like.
+        fix = "the server's log says more" if status >= 500 else "" if status == UNPROCESSABLE else WRONG_SERVER
+        again = status >= 500 or status in AGAIN
+        raise Refused(f"status {status}: {shown(answer)}", fix, status=status, again=again, pause=pause)
+    try:
+        return read_answer(answer, len(queries), topk)
+    except BadAnswer as error:
+        raise Refused(str(error), WRONG_SERVER) from None
+
+
+async def _exchange(http: httpx.AsyncClient, url: str, body: bytes) -> tuple[int, float, bytes]:
+    """Status, seconds of Retry-After, and the body of the answer."""
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+    async with http.stream("POST", url, content=body, headers=headers) as response:
+        answer = bytearray()
+        async for part in response.aiter_bytes():
+            answer += part
+            if len(answer) > MAX_ANSWER_BYTES:
+                seen = f"more than {MAX_ANSWER_BYTES} bytes: {shown(bytes(answer[:1000]))}"
+                raise Refused(seen, FEWER_DOCUMENTS, status=TOO_LARGE)
+        after = response.headers.get("Retry-After", "")
+        return response.status_code, float(after) if after.isdecimal() else 0.0, bytes(answer)
+
+
+def read_answer(body: bytes, queries: int, topk: int) -> list[list[Document] | BadAnswer]:
+    """At most `topk` documents for each query, in order; BadAnswer where it is none as a whole."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadAnswer(f"not JSON: {shown(body)}") from None
+    lists = answer.get("result") if isinstance(answer, dict) else None
+    if not isinstance(lists, list):
+        raise BadAnswer(f"JSON without a list named result: {shown(body)}")
+    if len(lists) != queries:
+        raise BadAnswer(f"{len(lists)} lists of documents for {queries} queries: {shown(body)}")
+    return [_read_list(items, topk) for items in lists]
+
+
+def _read_list(items: Any, topk: int) -> list[Document] | BadAnswer:
+    """Documents from items such as `{"document": {…}, "score": …}`, or the document alone."""
+    if not isinstance(items, list):
+        return BadAnswer(f"no list of documents: {_shown_json(items)}")
+    documents = []
+    for item in items[:topk]:
+        document = item.get("document", item) if isinstance(item, dict) else None
+        if not isinstance(document, dict):
+            return BadAnswer(f"a document that is no object: {_shown_json(item)}")
+        contents, name = document.get("contents"), document.get("id", "")
+        if not isinstance(contents, str):
+            return BadAnswer(f"a document without the text 'contents': {_shown_json(item)}")
+        if not isinstance(name, str | int):
+            return BadAnswer(f"a document whose id is neither text nor a number: {_shown_json(item)}")
+        documents.append(Document(clean(str(name)), clean(contents)))
+    return documents
+
+
+def clean(text: str) -> str:
+    """The text without halves of surrogate pairs, which no tokenizer and no request takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def shown(body: bytes) -> str:
+    """The beginning of what came, on one line and harmless to a terminal."""
+    text = body[: 4 * SHOWN_CHARACTERS].decode("utf-8", "replace")
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return line[:SHOWN_CHARACTERS] or "nothing"
+
+
+def _shown_json(value: Any) -> str:
+    return shown(json.dumps(value)[: 4 * SHOWN_CHARACTERS].encode())

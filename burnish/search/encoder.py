@@ -1,7 +1,6 @@
 """Texts to vectors, through a Hugging Face encoder folder. No code that comes with a folder is run.
 
-Consumes the settings of `encoder_settings.py`; produces float32 rows, of length 1 where the similarity is cosine.
-`store` puts an encoder into an index, so that queries are embedded by what embedded the passages.
+Vectors are float32, of length 1 where the similarity is cosine.
 """
 
 import re
@@ -13,25 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
 from burnish.errors import ConfigError, ModelError, NotAvailable
+from burnish.search.documents import Hit, Retriever
 from burnish.search.files import Checksum, sum_of, sync, writing
 from burnish.search.manifest import ENCODER_FILE, DensePlan, Pooling
 
 CPU_TOKENS, GPU_TOKENS = 1 << 11, 1 << 16  # padded tokens of one forward pass; a CPU is faster while they fit its cache
+RERANK_DEPTH = 30  # hits per query that a cross-encoder reads
+RERANK_LONGEST = 512  # tokens of query and passage together, where the model has no limit
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
 class Encoder:
-    """`encode(texts, prefix)` gives one row per text."""
-
     def __init__(self, folder: Path, plan: DensePlan, device: str = "cpu"):
         self.plan, self.device = plan, checked_device(device)
-        tokenizer, model = load_pair(folder, AutoModel)
-        self.tokenizer = with_padding(tokenizer, folder)
-        self.model = model.to(self.device, torch.float32 if self.device.type == "cpu" else None).eval()
+        self.tokenizer, self.model = load_for(self.device, folder, AutoModel)
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         return self._encode(texts, self.plan.query_prefix)
@@ -54,6 +52,59 @@ class Encoder:
             for at, vector in zip(batch, vectors.cpu().numpy(), strict=True):
                 rows[at] = vector
         return np.stack(rows)
+
+
+class Reranker:
+    def __init__(self, folder: Path, device: str = "cpu"):
+        self.device = checked_device(device)
+        self.tokenizer, self.model = load_for(self.device, folder, AutoModelForSequenceClassification)
+        config = self.model.config
+        if config.num_labels != 1:
+            raise ModelError(
+                f"--rerank {folder}: it has {config.num_labels} labels; a cross-encoder for ranking has one"
+            )
+        config.pad_token_id = self.tokenizer.pad_token_id
+        positions = getattr(config, "max_position_embeddings", RERANK_LONGEST)
+        self.max_length = min(self.tokenizer.model_max_length, positions, RERANK_LONGEST)
+
+    @torch.inference_mode()
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        if not pairs:
+            return []
+        # A passage is cut where the pair is too long; a query so long that nothing is left of the passage is cut too.
+        encoded = self.tokenizer(
+            [query for query, _ in pairs],
+            [passage for _, passage in pairs],
+            truncation="longest_first",
+            max_length=self.max_length,
+        )
+        found = [0.0] * len(pairs)
+        for batch in batches([len(row) for row in encoded["input_ids"]], self.device):
+            rows = {name: [values[at] for at in batch] for name, values in encoded.items()}
+            inputs = self.tokenizer.pad(rows, return_tensors="pt").to(self.device)
+            logits = self.model(**inputs).logits[:, 0].float()
+            for at, score in zip(batch, logits.tolist(), strict=True):
+                found[at] = score
+        return found
+
+
+class RerankedRetriever(Retriever):
+    def __init__(self, base: Retriever, reranker: Reranker):
+        self.base, self.reranker = base, reranker
+        self.name = f"{base.name}+rerank"
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        found = self.base.search(queries, max(topk, RERANK_DEPTH))
+        pairs = [(query, hit.document.contents) for query, hits in zip(queries, found, strict=True) for hit in hits]
+        scores = iter(self.reranker.scores(pairs))
+        ranked = []
+        for hits in found:
+            fresh = [Hit(hit.document, next(scores)) for hit in hits]
+            ranked.append(sorted(fresh, key=lambda hit: -hit.score)[:topk])  # equal ones stay as they were
+        return ranked
+
+    def __len__(self) -> int:
+        return len(self.base)
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
@@ -89,6 +140,16 @@ def checked_device(name: str) -> torch.device:
     return device
 
 
+def load_for(device: torch.device, folder: Path, kind: Any) -> tuple[Any, Any]:
+    """Tokenizer, with a padding token, and model, on the device and in float32 on a CPU."""
+    tokenizer, model = load_pair(folder, kind)
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ModelError(f"{folder}: its tokenizer has neither a padding nor an end token; add one")
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer, model.to(device, torch.float32 if device.type == "cpu" else None).eval()
+
+
 def load_pair(folder: Path, kind: Any) -> tuple[Any, Any]:
     """Tokenizer and model of a folder; ModelError where it has no such, or weights that are not all there."""
     if not (folder / "config.json").is_file():
@@ -105,14 +166,6 @@ def load_pair(folder: Path, kind: Any) -> tuple[Any, Any]:
     if lacking := sorted(name for name in info["missing_keys"] if "pooler" not in name or kind is not AutoModel):
         raise ModelError(f"{folder}: its weights lack {', '.join(lacking[:3])}; take a folder that has them")
     return tokenizer, model
-
-
-def with_padding(tokenizer: Any, folder: Path) -> Any:
-    if tokenizer.pad_token is None:
-        if tokenizer.eos_token is None:
-            raise ModelError(f"{folder}: its tokenizer has neither a padding nor an end token; add one")
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def store(source: Path, target: Path) -> dict[str, Checksum]:

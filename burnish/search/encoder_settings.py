@@ -1,7 +1,6 @@
 """How an encoder wants its texts: pooling, prefixes, similarity, length. Read from its folder, without its weights.
 
-In this order: what the user says; the files that sentence-transformers puts into a folder (modules.json, the pooling's
-config.json, config_sentence_transformers.json); what is known of a family by its name (E5, BGE, Contriever); else mean
+In this order: what the user says; the files of sentence-transformers; what is known of a family by its name; else mean
 pooling, no prefixes, cosine.
 """
 
@@ -50,7 +49,6 @@ class _Family:
 
 
 def plan_dense(kind: Kind, options: EncoderOptions) -> DensePlan | None:
-    """The settings of the encoder, or None for an index without one."""
     if kind == "bm25":
         if options != EncoderOptions():
             raise ConfigError("--encoder and its flags go with --kind dense or --kind both")
@@ -84,7 +82,6 @@ def plan_dense(kind: Kind, options: EncoderOptions) -> DensePlan | None:
 
 
 def digest(folder: Path) -> str:
-    """One checksum of the files that make up an encoder."""
     names = sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".txt", ".model", ".safetensors", ".bin"))
     sums = {name: sum_of(folder / name).sha256 for name in names}
     return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
@@ -137,7 +134,12 @@ def _stored_pooling(folder: Path) -> Pooling | None:
 def _max_length(folder: Path, said: int | None) -> int:
     """Tokens that the encoder reads: what the user says, as far as it has positions; else the least of what its files
     say."""
-    positions = _positions(_object(folder / "config.json"))
+    config = _object(folder / "config.json")
+    positions, padding = config.get("max_position_embeddings"), config.get("pad_token_id", 1)
+    if not isinstance(positions, int) or isinstance(positions, bool):
+        positions = None
+    elif config.get("model_type") in BEHIND_PADDING and isinstance(padding, int):
+        positions -= padding + 1
     if said is not None:
         if positions is not None and said > positions:
             raise ConfigError(f"--max-length {said}: {folder} reads {positions} tokens at most; lower it")
@@ -149,15 +151,6 @@ def _max_length(folder: Path, said: int | None) -> int:
         LONGEST,
     ]
     return int(min(n for n in stated if isinstance(n, int | float) and not isinstance(n, bool) and n > 2))
-
-
-def _positions(config: dict[str, Any]) -> int | None:
-    """How many positions a model has; None where its configuration does not say."""
-    stated, padding = config.get("max_position_embeddings"), config.get("pad_token_id", 1)
-    if not isinstance(stated, int) or isinstance(stated, bool):
-        return None
-    behind = config.get("model_type") in BEHIND_PADDING and isinstance(padding, int)
-    return stated - (padding + 1) if behind else stated
 
 
 def _object(path: Path) -> dict[str, Any]:

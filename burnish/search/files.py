@@ -1,8 +1,5 @@
-"""Files that are either whole or not there, and their checksums.
-
-`new_file` writes next to the target, forces the bytes to disk and renames: a kill leaves the old file or none.
-What it hands back is the size and the SHA-256 of what was written. What other packages write goes through `writing`
-and `put_in_place`. `checked_json` reads what others may have written.
+"""Files that are either whole or not there, and their checksums: `new_file` for our own, `writing` and `put_in_place`
+for what other packages write.
 """
 
 import hashlib
@@ -22,15 +19,11 @@ JSON_LIMIT = 64 << 20  # bytes of a manifest or a record; more is not one of our
 
 @dataclass(frozen=True)
 class Checksum:
-    """How long a file is and what is in it."""
-
     bytes: int
     sha256: str
 
 
 class ChecksummedFile:
-    """A file being written; knows the checksum of what it has been given."""
-
     def __init__(self, file: BinaryIO):
         self._file, self._digest, self._bytes = file, hashlib.sha256(), 0
 
@@ -50,7 +43,6 @@ class ChecksummedFile:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[ChecksummedFile]:
-    """Write `path`; it appears, whole, when the block ends without an error."""
     unfinished = path.with_name(path.name + ".tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +84,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def checked_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; DataError where it is no such file."""
     try:
         if path.stat().st_size > JSON_LIMIT:
             raise DataError(f"{path}: {path.stat().st_size} bytes are too many for this file; build the index again")
@@ -107,17 +98,12 @@ def checked_json(path: Path) -> dict[str, Any]:
 
 
 def sum_of(path: Path) -> Checksum:
-    """Read a file for its checksum."""
-    digest, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            size += len(block)
-    return Checksum(size, digest.hexdigest())
+        digest = hashlib.file_digest(file, "sha256")
+        return Checksum(file.tell(), digest.hexdigest())
 
 
 def is_whole(path: Path, expected: Checksum) -> bool:
-    """Whether the file is there, with these bytes."""
     try:
         return path.stat().st_size == expected.bytes and sum_of(path) == expected
     except OSError:

@@ -1,23 +1,24 @@
-"""Building an index: `build_index(IndexOptions(corpus, folder))` makes the folder that `open_index` opens.
+"""`build_index(IndexOptions(corpus, folder))` makes the folder that `open_index(folder)` opens.
 
-The corpus is packed shard by shard, then counted for BM25, then embedded. Each part is recorded when it is whole on
-disk, so the same call resumes after a kill at any instant; the manifest comes last. A finished index is left as it is,
-and another corpus or other options for the same folder are an error.
+Each part is recorded when it is whole on disk, so the same call resumes after a kill at any instant; the manifest comes
+last. Before an index is used, every file is read once for its checksum.
 """
 
 import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
+from burnish.config.nearest import nearest
 from burnish.errors import ConfigError, DataError
-from burnish.search.corpus import BadCorpus, fingerprint
+from burnish.search.documents import Retriever
 from burnish.search.encoder_settings import EncoderOptions, plan_dense
-from burnish.search.files import Checksum
+from burnish.search.files import Checksum, is_whole
 from burnish.search.manifest import (
     MANIFEST,
     PLAN,
@@ -28,24 +29,23 @@ from burnish.search.manifest import (
     Manifest,
     read_manifest,
     read_plan,
-    write_manifest,
-    write_plan,
+    write_versioned,
 )
-from burnish.search.open_index import check_files
 from burnish.search.passages import FOLDER as PASSAGES
-from burnish.search.passages import Passages, check_ids, pack, part_name
+from burnish.search.passages import BadCorpus, Passages, Step, check_ids, file_names, fingerprint, pack, part_name
+from burnish.search.ranker import HybridRanker, IndexRetriever, Ranker
 
 PER_SHARD = 50_000
 LOCK = ".lock"
+MODES = ("bm25", "dense", "hybrid")
+HAS = {"bm25": ("bm25",), "dense": ("dense",), "both": MODES}  # kind of an index → its modes; the last is its own
+READERS = 2  # threads that check files
 
 Progress = Callable[[str, int, int, str], None]  # what is done, how far, out of how much, of what
-Step = Callable[[Journal, Passages, Callable[[int], None]], None]  # reports the passages done
 
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """What `burnish retriever index` is asked for."""
-
     corpus: Path
     output: Path
     kind: Kind = "bm25"
@@ -55,7 +55,6 @@ class IndexOptions:
 
 
 def build_index(options: IndexOptions, progress: Progress = lambda *report: None) -> Manifest:
-    """Build the index, or finish it; returns its manifest."""
     folder = options.output
     if folder.exists() and not folder.is_dir():
         raise DataError(f"--output {folder} is a file; choose a folder")
@@ -76,7 +75,7 @@ def build_index(options: IndexOptions, progress: Progress = lambda *report: None
             shutil.rmtree(folder / PASSAGES, ignore_errors=True)
             _tidy(folder)
             raise
-        write_manifest(folder, manifest)
+        write_versioned(folder / MANIFEST, **asdict(manifest))
         _tidy(folder)
     return manifest
 
@@ -84,7 +83,7 @@ def build_index(options: IndexOptions, progress: Progress = lambda *report: None
 def _build(plan: IndexPlan, options: IndexOptions, progress: Progress) -> Manifest:
     steps: list[tuple[str, Step]] = []  # first of all: a missing package, or an encoder that does not load, is an error
     if plan.kind != "dense":
-        from burnish.search.bm25_build import build_bm25
+        from burnish.search.bm25 import build_bm25
 
         steps.append(("counting words", partial(build_bm25, corpus=options.corpus)))
     if plan.dense is not None:
@@ -93,21 +92,15 @@ def _build(plan: IndexPlan, options: IndexOptions, progress: Progress) -> Manife
         assert options.encoder.folder is not None
         steps.append(("embedding", dense_step(plan.dense, options.encoder.folder, options.device)))
     journal, known = Journal(options.output), plan.corpus
-    shards = pack(
-        options.corpus,
-        known.sha256,
-        journal,
-        plan.per_shard,
-        lambda done: progress("packing", done, known.lines, "lines"),
-    )
+    reads = partial(progress, "packing")
+    shards = pack(options.corpus, known.sha256, journal, plan.per_shard, lambda done: reads(done, known.lines, "lines"))
     passages = Passages(journal.folder, shards)
     check_ids(passages, options.corpus)
     for what, step in steps:
         progress(what, 0, len(passages), "passages")
         step(journal, passages, lambda done, what=what: progress(what, done, len(passages), "passages"))  # type: ignore[misc]
     parts = [part_name(number) for number in range(shards)]
-    parts += ["bm25"] if plan.kind != "dense" else []
-    parts += ["encoder", "dense"] if plan.dense else []
+    parts += {"bm25": ["bm25"], "dense": ["encoder", "dense"], "both": ["bm25", "encoder", "dense"]}[plan.kind]
     files = {name: Checksum(**entry) for part in parts for name, entry in journal.files(part).items()}
     return Manifest(plan, len(passages), files)
 
@@ -123,7 +116,7 @@ def _take_up(folder: Path, plan: IndexPlan) -> bool:
         foreign = sorted(path.name for path in folder.iterdir() if path.name not in (LOCK, f"{PLAN}.tmp"))
         if foreign:
             raise DataError(f"{folder} holds other things ({', '.join(foreign[:3])}); choose a new or empty folder")
-        write_plan(folder, plan)
+        write_versioned(folder / PLAN, plan=asdict(plan))
         return False
     if found := known.differences(plan):
         raise ConfigError(f"{folder} holds another index: {'; '.join(found)}. Choose another --output, or remove it")
@@ -163,3 +156,100 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def open_index(
+    folder: Path,
+    *,
+    mode: str | None = None,
+    rerank: str | None = None,
+    device: str = "cpu",
+    corpus: Path | None = None,
+) -> Retriever:
+    """`mode` is the index's own where it is not given (hybrid where it has both); `rerank` names a cross-encoder. With
+    `corpus`, DataError where that is not the one it was built from."""
+    manifest = _finished(folder)
+    mode = check_mode(mode, manifest.plan.kind, folder)
+    if corpus is not None:
+        known, given = manifest.plan.corpus, fingerprint(corpus)
+        if known.sha256 != given.sha256:
+            raise DataError(
+                f"{folder} is the index of another corpus: {known.described()}, not "
+                f"{corpus.parent / given.described()}; build an index of this corpus, or leave it out"
+            )
+    check_files(folder, manifest)
+    passages = Passages(folder, manifest.shards)
+    if len(passages) != manifest.passages:
+        problem = f"{folder / MANIFEST}: {manifest.passages} passages, and the files hold {len(passages)}"
+        raise DataError(f"{problem}; build the index again")
+    retriever: Retriever = IndexRetriever(passages, _ranker(mode, folder, manifest, device))
+    if rerank is not None:
+        from burnish.search.encoder import RerankedRetriever, Reranker
+
+        retriever = RerankedRetriever(retriever, Reranker(Path(rerank).expanduser(), device))
+    return retriever
+
+
+def _finished(folder: Path) -> Manifest:
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder}: no such index folder; `burnish retriever index --corpus … --output {folder}` makes it"
+        )
+    if (folder / MANIFEST).exists():
+        return read_manifest(folder)
+    if (folder / PLAN).exists():
+        raise DataError(f"{folder}: the index is not finished; the same `burnish retriever index` command resumes it")
+    raise DataError(f"{folder}: no index in it (no {MANIFEST}); `burnish retriever index` makes one")
+
+
+def check_mode(mode: str | None, kind: str, folder: Path) -> str:
+    if mode is None:
+        return HAS[kind][-1]
+    if mode not in MODES:
+        near = nearest(mode, MODES)
+        raise ConfigError(f"--mode {mode}: {f'did you mean {near}? ' if near else ''}There are {', '.join(MODES)}")
+    if mode not in HAS[kind]:
+        raise ConfigError(f"--mode {mode}: {folder} has {kind} alone; build one with --kind both --encoder FOLDER")
+    return mode
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    needed = [name for number in range(max(1, manifest.shards)) for name in file_names(number)]
+    if manifest.plan.kind != "dense":
+        needed += [f"bm25/{name}" for name in ("data.npy", "indices.npy", "indptr.npy", "terms.json")]
+    if manifest.plan.dense:
+        needed += ["dense/vectors.faiss", "dense/encoder/config.json"]
+    for name in needed:
+        if name not in manifest.files:
+            raise DataError(f"{folder / MANIFEST} lacks {name}; build the index again")
+
+    strangers = sorted(
+        path.name for path in (folder / "dense/encoder").glob("*") if f"dense/encoder/{path.name}" not in manifest.files
+    )
+    if strangers:
+        raise DataError(f"{folder / 'dense/encoder'} holds {strangers[0]}, which is not part of the index; remove it")
+
+    def check(entry: tuple[str, Checksum]) -> None:
+        name, expected = entry
+        if not is_whole(folder / name, expected):
+            there = (folder / name).stat().st_size if (folder / name).is_file() else None
+            found = "is missing" if there is None else f"has {there} bytes instead of {expected.bytes}"
+            found = "has been changed (its checksum differs)" if there == expected.bytes else found
+            raise DataError(f"{folder / name} {found}; remove {folder} and build the index again")
+
+    with ThreadPoolExecutor(READERS) as pool:
+        list(pool.map(check, manifest.files.items()))
+
+
+def _ranker(mode: str, folder: Path, manifest: Manifest, device: str) -> Ranker:
+    if mode == "bm25":
+        from burnish.search.bm25 import BM25Ranker
+
+        return BM25Ranker(folder, manifest.passages)
+    if mode == "dense":
+        from burnish.search.dense import DenseRanker
+
+        assert manifest.plan.dense is not None
+        return DenseRanker(folder, manifest.plan.dense, manifest.passages, device)
+
+    return HybridRanker(*(_ranker(part, folder, manifest, device) for part in ("bm25", "dense")))

@@ -1,11 +1,7 @@
 """What an index is: its plan, fixed before the first passage is read, and its manifest, written when all is complete.
 
-While it is built, a `Journal` knows which parts are on disk, whole: one small record per part, written after the part's
-files, with their checksums and what the next part needs to know. A part whose files do not match its record is built
-again.
-
-Both are JSON files in the index folder. An index may come from a stranger: every value is checked, the names of files
-in it are only compared with those that an index has, and nothing in it is a path that is followed.
+While it is built, a `Journal` has one record per part; a part whose files do not match it is built again. An index may
+come from a stranger: every value is checked, and nothing in it is a path that is followed.
 """
 
 import re
@@ -15,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from burnish.errors import DataError
-from burnish.search.corpus import Fingerprint
 from burnish.search.files import Checksum, checked_json, is_whole, write_json
 
 FORMAT, VERSION = "burnish-index", 1
@@ -39,9 +34,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class DensePlan:
-    """How texts become vectors, and how these are searched."""
+class Fingerprint:
+    """Which corpus it is. The name is only for messages."""
 
+    name: str
+    bytes: int
+    lines: int
+    sha256: str
+
+    def described(self) -> str:
+        return f"{self.name} ({self.lines} lines, {self.bytes} bytes, sha256 {self.sha256[:12]}…)"
+
+
+@dataclass(frozen=True)
+class DensePlan:
     encoder: str  # name of the folder it came from
     encoder_sha256: str
     pooling: Pooling
@@ -54,8 +60,6 @@ class DensePlan:
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """What is to be built, from which corpus."""
-
     corpus: Fingerprint
     kind: Kind
     per_shard: int
@@ -80,24 +84,17 @@ class IndexPlan:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A finished index."""
-
     plan: IndexPlan
     passages: int
     files: dict[str, Checksum]
 
     @property
     def shards(self) -> int:
-        """In how many files the passages are."""
         return sum(name.startswith("passages/") and name.endswith(".bin") for name in self.files)
 
 
-def write_plan(folder: Path, plan: IndexPlan) -> None:
-    write_json(folder / PLAN, {"format": FORMAT, "version": VERSION, "plan": asdict(plan)})
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, **asdict(manifest)})
+def write_versioned(path: Path, **content: Any) -> None:
+    write_json(path, {"format": FORMAT, "version": VERSION, **content})
 
 
 def read_plan(folder: Path) -> IndexPlan:
@@ -160,8 +157,6 @@ def _checked(kind: type[T], raw: Any, where: str) -> T:
 
 
 class Journal:
-    """The records of the index in `folder`."""
-
     def __init__(self, folder: Path):
         self.folder = folder
         self._known: dict[str, dict[str, Any]] = {}
@@ -187,15 +182,12 @@ class Journal:
         return facts
 
     def write(self, part: str, files: Mapping[str, Checksum], facts: dict[str, Any]) -> None:
-        """The files of a part (by their names in the index folder) are there."""
         entries = {name: asdict(each) for name, each in files.items()}
         write_json(self._path(part), {"files": entries, "facts": facts})
         self._known[part] = facts
 
     def files(self, part: str) -> dict[str, Any]:
-        """The checksums of a part that is there."""
-        found: dict[str, Any] = checked_json(self._path(part))["files"]
-        return found
+        return dict(checked_json(self._path(part))["files"])
 
     def _path(self, part: str) -> Path:
         return self.folder / RECORDS / f"{part}.json"

@@ -1,11 +1,7 @@
-"""How an index finds passages: positions with scores, before they are made into documents.
+"""How an index finds passages: positions with scores; `IndexRetriever` makes them into documents.
 
-A `Ranker` is one way (BM25, dense, a fusion of both); `IndexRetriever` reads the passages that it finds.
-
-`HybridRanker` fuses rankings by reciprocal rank (Cormack et al. 2009): a passage scores 1 / (60 + rank) in each ranking
-that has it. Ranks and not scores, since a BM25 score has no upper limit and a different scale for every query, while a
-cosine lies within ±1: any weighting of the two would have to be tuned for the corpus, and this one needs nothing. The
-fused scores say which is better, not how good a passage is.
+`HybridRanker` fuses rankings by reciprocal rank (Cormack et al. 2009): ranks and not scores, since a BM25 score has no
+upper limit and a different scale for every query, while a cosine lies within ±1.
 """
 
 from abc import ABC, abstractmethod
@@ -23,8 +19,6 @@ Ranking = list[tuple[int, float]]  # position and score, the best first
 
 
 class Ranker(ABC):
-    """One way to find passages."""
-
     name: str
 
     @abstractmethod
@@ -34,8 +28,6 @@ class Ranker(ABC):
 
 
 class HybridRanker(Ranker):
-    """The passages that several rankers agree on come first."""
-
     name = "hybrid"
 
     def __init__(self, *rankers: Ranker):
@@ -49,7 +41,6 @@ class HybridRanker(Ranker):
 
 
 def fuse(rankings: Sequence[Ranking], topk: int) -> Ranking:
-    """One ranking of several."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, (position, _) in enumerate(ranking, 1):
@@ -59,8 +50,6 @@ def fuse(rankings: Sequence[Ranking], topk: int) -> Ranking:
 
 
 class IndexRetriever(Retriever):
-    """The passages that a ranker finds."""
-
     def __init__(self, passages: Passages, ranker: Ranker):
         self.passages, self.ranker, self.name = passages, ranker, ranker.name
 

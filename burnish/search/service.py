@@ -1,28 +1,28 @@
 """Queries of many requests to few calls of the retriever, in a separate thread.
 
-Consumes the queries of requests, in the event loop; hands each its hits. Whatever arrives while the retriever is busy
-waits, and the next call takes it together; so a single client never waits, and many share calls. Queries that are
-equal are searched once, and their hits kept for later ones.
-
-The worker consumes `_waiting` and waits for the call that runs; `search` starts it when there is something to do, and
-it ends when there is nothing, or by an error that fails all who wait.
+The worker consumes `_waiting` (all that arrived during a call) and waits for the call that runs; `search` starts it
+when there is something to do, and it ends when there is nothing, or by an error that fails all who wait.
 """
 
 import asyncio
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import islice
 
-from burnish.search.cache import AnswerCache
-from burnish.search.documents import Hit, Retriever
-from burnish.search.metrics import Metrics
+from burnish.search.documents import AnswerCache, Hit, Retriever
 
 MAX_BATCH = 128  # queries of one call; also what a stopping server may still have to wait for
 CACHED_DOCUMENTS = 100_000
 MAX_WAITING = 16_384  # queries
+
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+PREFIX = "burnish_retriever"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Key = tuple[str, int]  # query and topk
 
@@ -74,7 +74,6 @@ class SearchService:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _look_up(self, keys: list[Key]) -> tuple[dict[Key, list[Hit]], dict[Key, asyncio.Future[Outcome]]]:
-        """What is known of them, and what will be; starts the search for the rest."""
         different = dict.fromkeys(keys)
         found = {key: kept for key in different if (kept := self.cache.get(key)) is not None}
         futures = {
@@ -158,3 +157,56 @@ def check(answer: Iterable[list[Hit]], queries: int, topk: int) -> list[list[Hit
         if not all(math.isfinite(hit.score) for hit in hits):
             raise ValueError("a score that is not a finite number")
     return lists
+
+
+@dataclass
+class Metrics:
+    """What the server has done since it started. Written by the event loop's thread alone."""
+
+    in_flight: int = 0  # requests
+    queries: int = 0
+    cache_hits: int = 0
+    joined: int = 0  # queries that another request, or the same one, was waiting for already
+    batches: int = 0
+    batch_queries: int = 0
+    failures: int = 0  # queries on which the retriever failed
+    search_seconds: float = 0.0
+    request_seconds: float = 0.0
+    statuses: Counter[int] = field(default_factory=Counter)
+    buckets: Counter[float] = field(default_factory=Counter)  # upper bound → requests between it and the one before
+
+    def observe(self, status: int, seconds: float) -> None:
+        self.statuses[status] += 1
+        self.request_seconds += seconds
+        self.buckets[next((bound for bound in BUCKETS_S if seconds <= bound), float("inf"))] += 1
+
+    def text(self, gauges: dict[str, tuple[str, int]]) -> str:
+        """All of it in Prometheus' format; `gauges` are further name → meaning and value."""
+        lines = _head("requests_total", "counter", "requests answered, by status")
+        lines += [f'{PREFIX}_requests_total{{status="{code}"}} {n}' for code, n in sorted(self.statuses.items())]
+        counters = {
+            "queries_total": ("queries asked", self.queries),
+            "cache_hits_total": ("queries answered from the cache", self.cache_hits),
+            "joined_queries_total": ("queries that shared the search of an equal one", self.joined),
+            "batches_total": ("calls of the retriever", self.batches),
+            "batch_queries_total": ("queries in them", self.batch_queries),
+            "search_seconds_total": ("seconds spent in them", round(self.search_seconds, 6)),
+            "errors_total": ("queries on which the retriever failed", self.failures),
+        }
+        for name, (meaning, value) in counters.items():
+            lines += [*_head(name, "counter", meaning), f"{PREFIX}_{name} {value}"]
+        seconds, count, below = f"{PREFIX}_request_seconds", self.statuses.total(), 0
+        lines += _head("request_seconds", "histogram", "seconds from a request to its answer")
+        for bound in BUCKETS_S:
+            below += self.buckets[bound]
+            lines.append(f'{seconds}_bucket{{le="{bound}"}} {below}')
+        lines += [f'{seconds}_bucket{{le="+Inf"}} {count}', f"{seconds}_sum {self.request_seconds:.6f}"]
+        lines.append(f"{seconds}_count {count}")
+        gauges = {"requests_in_flight": ("requests not yet answered", self.in_flight), **gauges}
+        for name, (meaning, value) in gauges.items():
+            lines += [*_head(name, "gauge", meaning), f"{PREFIX}_{name} {value}"]
+        return "\n".join(lines) + "\n"
+
+
+def _head(name: str, kind: str, meaning: str) -> list[str]:
+    return [f"# HELP {PREFIX}_{name} {meaning}", f"# TYPE {PREFIX}_{name} {kind}"]

@@ -3,8 +3,7 @@
 loading.py        a model folder → `ServedModel`: tokenizer, engine, chat renderer
 engine_thread.py  the rollout engine in its own thread
 requests.py       a request's JSON → `ServeRequest`: prompts, sampling, what to return
-generation.py     the sequences of a request, from admission to the last token; its event stream
-app.py            the HTTP routes, limits and access log
+app.py            the HTTP routes and limits, a request while it is generated, the access log
 server.py         socket, signals, shutdown: `serve`
 terminal.py       a chat in the terminal, its turns and commands: `chat`
 

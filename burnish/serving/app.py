@@ -1,45 +1,109 @@
-"""The HTTP routes: a request in, an answer or an `ApiError` out.
+"""The HTTP routes: a request in, an answer or an `ApiError` out; and one request while it is generated.
 
-Every /v1 route asks for the key if there is one. A body is parsed, rendered and tokenised in a thread, so that a long
-prompt does not hold up answers; requests that would wait long for that thread, or for the engine, are refused at once.
-When the client leaves or the server stops, the sequences of a request are aborted.
+A body is parsed, rendered and tokenised in a thread, so that a long prompt does not hold up answers; requests that
+would wait long for that thread, or for the engine, are refused at once.
 """
 
 import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from burnish.openai_wire.answers import AnswerFormat, ChatAnswer, CompletionAnswer
-from burnish.openai_wire.fields import ApiError, bad, overloaded, stopping
-from burnish.openai_wire.http import (
-    GONE,
-    MAX_BODY_BYTES,
-    as_api_error,
-    client_left,
-    error_response,
-    parse_json,
-    read_body,
-)
-from burnish.serving.engine_thread import EngineThread
-from burnish.serving.generation import USAGE, EventStream, ServedGeneration
+from burnish.openai_wire import http
+from burnish.openai_wire.answers import AnswerFormat, ChatAnswer, Choice, CompletionAnswer, Delta, usage
+from burnish.openai_wire.fields import bad, overloaded, stopping, unauthorised
+from burnish.rollout.base import Completion
+from burnish.serving.engine_thread import EngineThread, Event
 from burnish.serving.loading import ServedModel
 from burnish.serving.requests import ServeRequest, check_model, read_chat, read_completion
 
 logger = logging.getLogger(__name__)
 
-ROUTES = "use POST /v1/chat/completions, POST /v1/completions, GET /v1/models or GET /health"
-
 MAX_RECEIVED = 512  # bodies received at the same time
-MAX_UNREAD_BYTES = 4 * MAX_BODY_BYTES  # of bodies that wait for the thread that reads them
+MAX_UNREAD_BYTES = 4 * http.MAX_BODY_BYTES  # of bodies that wait for the thread that reads them
+USAGE = "burnish.usage"  # the key in a request's scope under which its token counts are left for the access log
+
+
+class ServedGeneration:
+    """Starts generating when it is made. Read `deltas` to their end; `abort` if nobody reads any more."""
+
+    def __init__(self, request: ServeRequest, model: ServedModel, engine: EngineThread, request_id: str):
+        self.request = request
+        self.choices: list[Choice] = []
+        self._engine = engine
+        # Unbounded, but it holds no more than the request's tokens, however slowly it is read.
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._running: dict[int, str] = {}  # index of a choice → the engine's request
+        for index, (prompt, sampling) in enumerate(request.sequences()):
+            choice = Choice(index, model.tokenizer, model.special_ids, sampling.stop, request.log_probs)
+            self.choices.append(choice)
+            self._running[index] = f"{request_id}/{index}"
+            engine.submit(self._running[index], prompt, sampling, partial(self._take, index))
+
+    def _take(self, index: int, event: Event) -> None:
+        self._events.put_nowait((index, event))
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """What is new, as it comes; waits for the engine, which always ends a sequence with a last event."""
+        while self._running:
+            index, event = await self._events.get()
+            if isinstance(event, Exception):
+                raise event
+            if isinstance(event, Completion):
+                del self._running[index]
+                if event.finish_reason == "abort":  # not by this reader, which would no longer be here
+                    raise stopping()
+            delta = self.choices[index].take(event)
+            if delta:
+                yield delta
+
+    async def finish(self) -> dict[str, int]:
+        async for _ in self.deltas():
+            pass
+        return self.usage()
+
+    def usage(self) -> dict[str, int]:
+        return usage(self.request.prompts, self.choices)
+
+    def abort(self) -> None:
+        self._engine.abort(list(self._running.values()))
+
+
+class EventStream(StreamingResponse):
+    def __init__(self, generation: ServedGeneration, answer: AnswerFormat):
+        self._generation, self._answer = generation, answer
+        super().__init__(self._events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # also if the client has left
+            scope[USAGE] = self._generation.usage()
+            self._generation.abort()
+
+    async def _events(self) -> AsyncIterator[str]:
+        generation, answer = self._generation, self._answer
+        extra = {"usage": None} if generation.request.include_usage else {}
+        try:
+            for choice in generation.choices:
+                if opening := answer.first_chunk(choice.index):
+                    yield http.event(opening | extra)
+            async for delta in generation.deltas():
+                yield http.event(answer.chunk(delta) | extra)
+        except Exception as error:  # noqa: BLE001 (the boundary: the status is sent, so it goes into the stream)
+            yield http.event(http.as_api_error(error).body)
+            return
+        if generation.request.include_usage:
+            yield http.event(answer.usage_chunk(generation.usage()))
+        yield http.DONE
 
 
 class ModelService:
@@ -47,7 +111,8 @@ class ModelService:
 
     def __init__(self, model: ServedModel, engine: EngineThread, most: int, api_key: str | None = None):
         self.model, self.engine, self.most = model, engine, most
-        self.created = int(time.time())
+        self.card: dict[str, Any] = {"id": model.name, "object": "model", "created": int(time.time())}
+        self.card |= {"owned_by": "burnish", "max_model_len": model.context}
         self._api_key = api_key
         self._received, self._unread_bytes = 0, 0
         # One thread: tokenizers are not promised to be thread-safe.
@@ -59,12 +124,7 @@ class ModelService:
     def authorise(self, request: Request) -> None:
         given = request.headers.get("authorization", "").encode("latin-1")
         if self._api_key is not None and not hmac.compare_digest(given, f"Bearer {self._api_key}".encode()):
-            raise ApiError(
-                401,
-                "the API key is missing or wrong; send the header Authorization: Bearer KEY",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            raise unauthorised("the API key is missing or wrong; send the header Authorization: Bearer KEY")
 
     async def answer(
         self, request: Request, read: Callable[[Any, ServedModel], ServeRequest], shape: type[AnswerFormat]
@@ -75,7 +135,7 @@ class ModelService:
             raise overloaded(f"{self._received} requests are being received by this server; try again later")
         self._received += 1
         try:
-            body = await read_body(request)
+            body = await http.read_body(request)
         finally:
             self._received -= 1
         self._check(1)
@@ -84,7 +144,7 @@ class ModelService:
         self._unread_bytes += len(body)
         try:
             loop = asyncio.get_running_loop()
-            asked = await loop.run_in_executor(self._reader, lambda: read(parse_json(body), self.model))
+            asked = await loop.run_in_executor(self._reader, lambda: read(http.parse_json(body), self.model))
         finally:
             self._unread_bytes -= len(body)
         self._check(asked.count)
@@ -92,10 +152,14 @@ class ModelService:
         generation = ServedGeneration(asked, self.model, self.engine, answer.id)
         if asked.stream:
             return EventStream(generation, answer)
-        if not await finished(request, generation):
-            return Response(status_code=GONE)
-        request.scope[USAGE] = generation.usage()
-        return JSONResponse(answer.whole(generation.choices, generation.usage()))
+        try:
+            usage = await http.while_connected(request, generation.finish())
+        finally:
+            generation.abort()  # what still runs
+        if usage is None:
+            return Response(status_code=http.GONE)
+        request.scope[USAGE] = usage
+        return JSONResponse(answer.whole(generation.choices, usage))
 
     def _check(self, wanted: int) -> None:
         """Refuse so many answers if the engine has stopped or has too much to do."""
@@ -113,17 +177,8 @@ class ModelService:
 
 
 def make_app(service: ModelService) -> FastAPI:
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = http.bare_app("use POST /v1/chat/completions, POST /v1/completions, GET /v1/models or GET /health")
     app.add_middleware(AccessLog)
-
-    @app.exception_handler(ApiError)
-    async def refuse(request: Request, error: ApiError) -> Response:
-        return error_response(error)
-
-    @app.exception_handler(HTTPException)
-    async def no_such_route(request: Request, error: HTTPException) -> Response:
-        what = f"{request.method} is not allowed here" if error.status_code == 405 else "unknown address"
-        return error_response(ApiError(error.status_code, f"{what}; {ROUTES}"))
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -136,13 +191,13 @@ def make_app(service: ModelService) -> FastAPI:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         service.authorise(request)
-        return JSONResponse({"object": "list", "data": [model_card(service)]})
+        return JSONResponse({"object": "list", "data": [service.card]})
 
     @app.get("/v1/models/{name:path}")
     async def one_model(request: Request, name: str) -> Response:
         service.authorise(request)
         check_model(name, service.model)
-        return JSONResponse(model_card(service))
+        return JSONResponse(service.card)
 
     @app.get("/health")
     async def health() -> Response:
@@ -152,31 +207,6 @@ def make_app(service: ModelService) -> FastAPI:
         return JSONResponse(state, status_code=200 if status == "ok" else 503)
 
     return app
-
-
-def model_card(service: ModelService) -> dict[str, Any]:
-    model = service.model
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": service.created,
-        "owned_by": "burnish",
-        "max_model_len": model.context,
-    }
-
-
-async def finished(request: Request, generation: ServedGeneration) -> bool:
-    """Wait for all choices; False if the client left first, and what still ran was aborted."""
-    done, left = asyncio.ensure_future(generation.finish()), asyncio.ensure_future(client_left(request))
-    try:
-        await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
-        if done.done():
-            done.result()  # raises what went wrong
-        return done.done()
-    finally:
-        generation.abort()
-        done.cancel()
-        left.cancel()
 
 
 class AccessLog:
@@ -200,14 +230,13 @@ class AccessLog:
         try:
             await self._app(scope, receive, watch)
         except Exception as error:  # noqa: BLE001 (the boundary of a request)
-            failure = as_api_error(error)
+            failure = http.as_api_error(error)
             if not status:
-                await error_response(failure)(scope, receive, watch)
+                await http.error_response(failure)(scope, receive, watch)
         finally:
             level = logging.DEBUG if scope["path"] == "/health" else logging.INFO  # probes come every few seconds
-            path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[
-                :80
-            ]  # decoded it may have line breaks
+            # Not decoded: it may have line breaks then.
+            path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:80]
             counts = scope.get(USAGE)
             tokens = f" {counts['prompt_tokens']}+{counts['completion_tokens']} tokens" if counts else ""
             seconds = time.perf_counter() - begin

@@ -1,9 +1,8 @@
 """The rollout engine in its own thread, so that a server stays responsive during forward passes.
 
 `EngineThread` belongs to the event loop that makes it, the readers' loop; only the loop of its thread touches the
-engine. `submit`, `abort` and `stop` wake the thread; while it generates, it takes them between two steps. What requests
-have sampled in one pass of its loop goes to the readers' loop in one piece, and there to the request's own sink:
-`Token`s as they are sampled, and at the end always exactly one `Completion` or exception.
+engine, and takes `submit`, `abort` and `stop` between two steps. A request's own sink gets `Token`s as they are
+sampled, and at the end always exactly one `Completion` or exception.
 """
 
 import asyncio

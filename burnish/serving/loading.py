@@ -1,7 +1,5 @@
-"""From what was typed after `burnish serve` or `burnish chat` to a model that answers.
-
-Consumes `ModelOptions`, the flags of both commands; returns a `ServedModel`, whose engine they close at their end. What
-can be checked without torch or weights (folder, engine, context) is checked first.
+"""From what was typed after `burnish serve` or `burnish chat` to a model that answers: `ModelOptions` → `ServedModel`.
+What can be checked without torch or weights (folder, engine, context) is checked first.
 """
 
 import json
@@ -29,8 +27,6 @@ CHOICE = "--engine "  # of an engine, with its name
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and how it generates."""
-
     folder: str
     device: str = "auto"
     dtype: str = "auto"

@@ -15,24 +15,8 @@ from jinja2.meta import find_undeclared_variables
 
 from burnish.data.chat import ChatRenderer
 from burnish.errors import UserError
+from burnish.openai_wire import requests as wire
 from burnish.openai_wire.fields import ApiError, Fields, bad, is_ids, shown
-from burnish.openai_wire.requests import (
-    CHAT_FIELDS,
-    COMMON,
-    LABELS,
-    LARGEST,
-    ROLES,
-    TOO_LONG,
-    UNSUPPORTED,
-    UNSUPPORTED_CHAT,
-    UNSUPPORTED_IN_MESSAGE,
-    Unsupported,
-    read_limit,
-    read_messages,
-    read_sampling,
-    read_stream,
-    refuse_unsupported,
-)
 from burnish.rollout.base import Sampling, request_seed
 from burnish.serving.loading import ServedModel, temperature_problem
 
@@ -41,12 +25,12 @@ MAX_SEQUENCES = 256  # prompts × n of one request
 MAX_TEMPLATE_KWARGS = 16
 COMPLETION_TOKENS = 16  # of /v1/completions without max_tokens
 GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")  # transformers' own, around assistants' text
-UNSUPPORTED_COMPLETION: Unsupported = UNSUPPORTED | {
+UNSUPPORTED_COMPLETION: wire.Unsupported = wire.UNSUPPORTED | {
     "echo": ((False,), "the prompt in the answer"),
     "suffix": (("",), "text after the completion"),
     "best_of": ((1,), "choosing among more samples than are returned (ask for them with n)"),
 }
-COMPLETION_FIELDS = {*COMMON, *LABELS, *UNSUPPORTED_COMPLETION, "prompt"}
+COMPLETION_FIELDS = {*wire.COMMON, *wire.LABELS, *UNSUPPORTED_COMPLETION, "prompt"}
 
 
 @dataclass(frozen=True)
@@ -72,10 +56,9 @@ class ServeRequest:
 
 
 def read_chat(body: Any, model: ServedModel) -> ServeRequest:
-    """The body of /v1/chat/completions."""
-    fields = _fields(body, CHAT_FIELDS, UNSUPPORTED_CHAT, model)
-    limit = read_limit(fields)
-    messages = read_messages(fields, ROLES, UNSUPPORTED_IN_MESSAGE)
+    fields = _fields(body, wire.CHAT_FIELDS, wire.UNSUPPORTED_CHAT, model)
+    limit = wire.read_limit(fields)
+    messages = wire.read_messages(fields, wire.ROLES, wire.UNSUPPORTED_IN_MESSAGE)
     renderer = model.renderer
     if "chat_template_kwargs" in fields:
         renderer = ChatRenderer(model.tokenizer, _template_kwargs(fields, model))
@@ -88,7 +71,6 @@ def read_chat(body: Any, model: ServedModel) -> ServeRequest:
 
 
 def read_completion(body: Any, model: ServedModel) -> ServeRequest:
-    """The body of /v1/completions."""
     fields = _fields(body, COMPLETION_FIELDS, UNSUPPORTED_COMPLETION, model)
     given = fields.get("prompt")
     prompts = [given] if isinstance(given, str) or is_ids(given) else given
@@ -96,14 +78,14 @@ def read_completion(body: Any, model: ServedModel) -> ServeRequest:
     is_lists = isinstance(prompts, list) and all(map(is_ids, prompts))
     if not (is_texts or is_lists) or not 1 <= len(prompts) <= MAX_SEQUENCES:
         raise fields.wrong("prompt", f"text, token ids, or a list of 1 to {MAX_SEQUENCES} texts or lists of token ids")
-    if fields.integer("logprobs", 0, 0, LARGEST) not in (0, 1):
+    if fields.integer("logprobs", 0, 0, wire.LARGEST) not in (0, 1):
         raise bad(
             f"logprobs={fields.get('logprobs')}: not supported here: log-probs of tokens that were not sampled; "
             "use 0 or 1",
             param="logprobs",
             code="unsupported",
         )
-    limit = fields.integer("max_tokens", COMPLETION_TOKENS, 1, LARGEST)
+    limit = fields.integer("max_tokens", COMPLETION_TOKENS, 1, wire.LARGEST)
     request = _request(fields, len(prompts), "prompt", limit, "logprobs" in fields, model)
     return replace(request, prompts=[_prompt(prompt, "prompt", model) for prompt in prompts])
 
@@ -125,21 +107,16 @@ def _request(
             f"{prompts} prompts with n={n} are {prompts * n} answers; at most {MAX_SEQUENCES} in one request",
             param=source,
         )
-    stream, include_usage = read_stream(fields)
-    sampling = read_sampling(fields, max_tokens, model.engine.vocabulary)
+    stream, include_usage = wire.read_stream(fields)
+    sampling = wire.read_sampling(fields, max_tokens, model.engine.vocabulary)
     if (problem := temperature_problem(model.engine_name, sampling.temperature)) is not None:
         raise bad(problem, param="temperature")
     return ServeRequest([], n, sampling, log_probs, stream, include_usage)
 
 
-def _fields(body: Any, known: set[str], unsupported: Unsupported, model: ServedModel) -> Fields:
-    fields = Fields(body, known)
-    if "model" not in fields:
-        raise bad(f"model is missing; this server has {model.name!r}", param="model")
-    check_model(fields.text("model"), model)
-    refuse_unsupported(fields, unsupported)
-    for name in LABELS:
-        fields.text(name)
+def _fields(body: Any, known: set[str], unsupported: wire.Unsupported, model: ServedModel) -> Fields:
+    fields = wire.open_request(body, known, unsupported, f"this server has {model.name!r}")
+    check_model(fields.get("model"), model)
     return fields
 
 
@@ -177,10 +154,10 @@ def _prompt(given: str | list[int], source: str, model: ServedModel, add_special
                 f"the prompt has {len(given)} characters, and the context holds {model.context} tokens of at most "
                 f"{model.longest_token}; shorten it",
                 param=source,
-                code=TOO_LONG,
+                code=wire.TOO_LONG,
             )
         given = list(model.tokenizer(given, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
     problem = model.engine.prompt_problem(given)
     if problem is not None:
-        raise bad(problem, param=source, code=TOO_LONG if len(given) >= model.context else None)
+        raise bad(problem, param=source, code=wire.TOO_LONG if len(given) >= model.context else None)
     return given

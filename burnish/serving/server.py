@@ -1,8 +1,7 @@
 """`burnish serve`: the socket, the signals and the order of start and shutdown.
 
-The port is opened before the model is loaded, so that a wrong port fails at once. Ctrl-C or SIGTERM ends the server: no
-new connections; running requests have `GRACE_S` to finish, then they are aborted with an error; then the engine's
-thread ends, and what the engine has started. A second Ctrl-C does not wait.
+The port is opened before the model is loaded, so that a wrong port fails at once. Ctrl-C or SIGTERM ends the server:
+running requests have `GRACE_S` to finish, then they are aborted with an error. A second Ctrl-C does not wait.
 """
 
 import asyncio
@@ -27,6 +26,7 @@ from typing import Any
 import uvicorn
 
 from burnish.errors import ConfigError
+from burnish.openai_wire.http import server_config
 from burnish.serving.app import ModelService, make_app
 from burnish.serving.engine_thread import EngineThread
 from burnish.serving.loading import ModelOptions, ServedModel, check, load
@@ -43,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The flags of `burnish serve`."""
-
     model: ModelOptions
     host: str = "127.0.0.1"
     port: int = 8000
@@ -57,12 +55,10 @@ def serve(options: ServeOptions) -> int:
     """Serve until a signal; the exit code."""
     check(options.model)
     with listen(options.host, options.port) as listener:
-        if not is_loopback(listener) and options.api_key is None:
-            logger.warning(
-                "--host %s without --api-key: any machine that reaches port %s may use the model",
-                options.host,
-                listener.getsockname()[1],
-            )
+        address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
+        if not address.is_loopback and options.api_key is None:
+            warning = "--host %s without --api-key: any machine that reaches port %s may use the model"
+            logger.warning(warning, options.host, listener.getsockname()[1])
         logger.info("loading %s", options.model.folder)
         model = load(options.model, options.name)
         # A step of the engine that hangs ends the server; nothing is written before that.
@@ -95,18 +91,7 @@ class ServeServer(uvicorn.Server):
     """uvicorn, with a grace for running requests and signals that end in an exit code instead of being raised again."""
 
     def __init__(self, service: ModelService, ready: Callable[["ServeServer"], None]):
-        config = uvicorn.Config(
-            make_app(service),
-            access_log=False,
-            log_config=None,
-            log_level="warning",
-            lifespan="off",
-            http="h11",
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_S + BACKSTOP_S,
-        )
-        super().__init__(config)
+        super().__init__(server_config(make_app(service), timeout_graceful_shutdown=GRACE_S + BACKSTOP_S))
         self.stopped_by: int | None = None
         self._service = service
         self._ready = ready
@@ -180,10 +165,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigError(known.get(error.errno or 0, other)) from error
     listener.setblocking(False)
     return listener
-
-
-def is_loopback(listener: socket.socket) -> bool:
-    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def print_address(model: ServedModel, options: ServeOptions, listener: socket.socket) -> None:

@@ -1,12 +1,7 @@
 """`burnish chat`: questions from the terminal or a pipe, answers as they are sampled.
 
-Only answers go to stdout; messages go to stderr. On a terminal there is a prompt, and Ctrl-C stops the current answer;
-from a pipe each line is a question, and any error ends the command.
-
-A line that starts with a slash and a known word is a command; `//text` says `/text` to the model.
-
-The engine runs on the event loop of this thread, only while an answer is generated. The loop waits for the engine;
-Ctrl-C unblocks it by aborting the request.
+Only answers go to stdout; messages go to stderr. From a pipe each line is a question, and any error ends the command.
+The engine runs on the event loop of this thread, only while an answer is generated; Ctrl-C aborts the request.
 """
 
 import asyncio
@@ -52,31 +47,24 @@ def chat(options: ModelOptions, sampling: Sampling, seed: int | None, system: st
     with contextlib.closing(model.engine), asyncio.Runner() as runner:
         if interactive:
             tell(f"{model.facts()}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
-        take_turns(session, runner, interactive)
+        for line in lines(interactive):
+            try:
+                command, text = split(line)
+                if command == "/exit":
+                    break
+                if command:
+                    tell(obey(command, text, session.conversation))
+                elif text.strip() and runner.run(session.turn(text)).finish_reason == "abort" and not interactive:
+                    raise KeyboardInterrupt
+            except (BurnishError, KeyboardInterrupt) as error:
+                if not interactive:
+                    raise
+                tell(str(error) or "stopped")
     return 0
-
-
-def take_turns(session: "ChatSession", runner: asyncio.Runner, interactive: bool) -> None:
-    """Line by line. An error ends it, except on a terminal."""
-    for line in lines(interactive):
-        try:
-            command, text = split(line)
-            if command == "/exit":
-                break
-            if command:
-                tell(obey(command, text, session.conversation))
-            elif text.strip() and runner.run(session.turn(text)).finish_reason == "abort" and not interactive:
-                raise KeyboardInterrupt
-        except (BurnishError, KeyboardInterrupt) as error:
-            if not interactive:
-                raise
-            tell(str(error) or "stopped")
 
 
 @dataclass
 class ChatHistory:
-    """System message and turns so far."""
-
     system: str | None = None
     turns: list[Message] = field(default_factory=list)
 
@@ -115,7 +103,6 @@ def split(line: str) -> tuple[str, str]:
 
 
 def obey(command: str, argument: str, conversation: ChatHistory) -> str:
-    """Run a command; returns the message for the user."""
     if command == "/reset":
         conversation.turns.clear()
         return "the conversation starts again"
@@ -134,8 +121,6 @@ def obey(command: str, argument: str, conversation: ChatHistory) -> str:
 
 @dataclass
 class ChatSession:
-    """A model and the conversation with it."""
-
     model: ServedModel
     conversation: ChatHistory
     sampling: Sampling  # without its seed
@@ -143,7 +128,6 @@ class ChatSession:
     asked: int = 0
 
     async def turn(self, question: str) -> Completion:
-        """Answer one question, unless Ctrl-C stops it."""
         prompt = self.model.renderer.prompt_ids(self.conversation.messages(question))
         if len(prompt) >= self.model.context:
             raise DataError(

@@ -7,7 +7,7 @@
 | `console.py`, `jsonl.py`, `tensorboard.py`, `wandb.py`, `mlflow.py` | one logger each |
 | `timer.py`, `plot.py`, `logs.py` | step timing, the learning curve as PNG, Python logging |
 | `watchdog.py`, `stacks.py`, `run_status.py` | what a process waits for, waits that are late, `burnish status` |
-| `progress.py`, `literal.py` | progress of counted work; texts of files, made harmless for a terminal |
+| `progress.py` | progress of counted work |
 
 Importing any of these imports neither torch nor an optional logger.
 """

@@ -1,9 +1,5 @@
-"""`Background`: jobs in a thread, one after another, while their owner continues or waits with a deadline.
-
-The thread consumes the queue and waits for nothing; it ends with the last job. The owner waits for room in the queue
-and for the outcome, both up to a deadline, and gets the failure of a job from its next call: as it was raised, once,
-never silently.
-"""
+"""`Background`: jobs in a thread, one after another, while their owner continues or waits with a deadline. The thread
+waits for nothing and ends with the last job; the owner gets the failure of a job from its next call, once."""
 
 import threading
 from collections import deque
@@ -11,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from burnish.errors import BurnishError, DeadlineError
-from burnish.waits import Wait, waiting
+from burnish.waits import waiting
 
 T = TypeVar("T")
 
@@ -62,11 +58,8 @@ class Background(Generic[T]):
                     return
             wait.overdue()
         self._jobs = _Jobs(self)  # what hangs is given up: nobody waits for it again
-        raise self._too_slow(what, wait)
-
-    def _too_slow(self, what: str, wait: Wait) -> DeadlineError:
         there = f" (where it is: {wait.stacks})" if wait.stacks else ""
-        return DeadlineError(
+        raise DeadlineError(
             f"{what} has not ended within {self.deadline:g} s{there}: the disk is too slow or hangs. {self.hint}"
         )
 

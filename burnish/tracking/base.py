@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from burnish.tracking.disk import write_atomically
+
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -38,3 +40,25 @@ class Backend(ABC):
     def close(self, failed: bool = False) -> None:
         """The run ended. `failed` is true when an exception ended it."""
         return None
+
+
+class RememberedBackend(Backend):
+    """A logger of a service whose run has an id, which the run folder remembers for a run that resumes."""
+
+    id_file: str
+
+    def __init__(self, facts: RunFacts):
+        super().__init__(facts)
+        self._run: Any = None
+        self._resumed = False
+
+    def resume(self, step: int) -> None:
+        self._resumed = True
+
+    def remembered(self) -> str | None:
+        """The id of the run that is resumed; None: a new one."""
+        file = self.facts.folder / self.id_file
+        return file.read_text().strip() if self._resumed and file.is_file() else None
+
+    def remember(self, run_id: str) -> None:
+        write_atomically(self.facts.folder / self.id_file, [run_id])

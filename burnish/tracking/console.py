@@ -1,11 +1,5 @@
-"""The console logger: a growing table on a terminal, one plain line per step elsewhere.
-
-It shows the few metrics one watches; `metrics.jsonl` holds all. On a terminal each step is printed once, as a row that
-stays in the scrollback, below a heading that comes back every so often; only the last line, with the progress, the time
-left and what is waited for long, is redrawn, and prints and log lines of the run appear above it. The plain lines
-carry the full metric names, so that `grep critic/score/mean` works on a log file. Validation results are printed when
-they come.
-"""
+"""The console logger: the few metrics one watches, as a growing table on a terminal, elsewhere as one plain line per
+step with full metric names. On a terminal only the last line (progress, time left, long waits) is redrawn."""
 
 import time
 from collections import deque
@@ -32,8 +26,6 @@ LONG_WAIT_S = 5.0  # a wait is shown from then on
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: its heading, the metrics it can show (the first one present), their format."""
-
     heading: str
     metrics: tuple[str, ...]
     form: str

@@ -31,9 +31,7 @@ def disk_problem(error: OSError, key: str = RUN_FOLDER) -> str:
 
 def write_atomically(path: Path, chunks: Iterable[str], key: str = RUN_FOLDER) -> None:
     """Write a text file so that a reader sees the old one or the new one, whole, whenever the process dies.
-
-    CheckpointError where it cannot be written; it names `key`.
-    """
+    CheckpointError where it cannot be written; it names `key`."""
     temporary = path.with_name(f".{path.name}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,5 @@
-"""`metrics.jsonl`: one line per logged step, always written, the source of plots, reports and the dashboard.
-
-A line is `{"step": 3, "critic/score/mean": 0.4, …}`. A killed run may leave lines past its last checkpoint and a torn
-last line; `resume` takes both away, so that the file of an interrupted run equals that of one that was never
-interrupted.
-"""
+"""`metrics.jsonl`: one line per logged step, always written. A killed run may leave lines past its last checkpoint and
+a torn last line; `resume` takes both away, so that the file equals that of a run that was never interrupted."""
 
 import json
 import os

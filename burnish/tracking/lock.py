@@ -1,8 +1,5 @@
-"""One process per folder: `.lock`, held with flock from the first write to the end of the run.
-
-The kernel lets go of it when the process ends, however it ends, so a killed run never bars its own resumption. The file
-holds the process id and the host, for the message to whoever comes second.
-"""
+"""One process per folder: `.lock`, held with flock from the first write to the end of the run. The kernel lets go of it
+when the process ends, so a killed run never bars its own resumption. It holds process id and host, for messages."""
 
 import contextlib
 import errno

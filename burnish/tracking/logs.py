@@ -1,9 +1,5 @@
-"""Python logging of burnish: one handler on the `burnish` logger, its level from BURNISH_LOGGING_LEVEL.
-
-On a terminal a line is its message, unwrapped (`· text`, `warning: text`), and goes through the console that also draws
-the progress line, so that neither garbles the other; in a log file lines are plain, on stderr, with time and origin.
-What a message quotes from a file cannot command the terminal (`literal.py`).
-"""
+"""Python logging of burnish: one handler, its level from BURNISH_LOGGING_LEVEL. On a terminal a line is its message and
+goes through the console that draws the progress line; elsewhere lines are plain, on stderr, with time and origin."""
 
 import logging
 import os
@@ -34,7 +30,9 @@ def configure_logging(level: str | None = None) -> None:
     logger.propagate = False
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
-    logger.addHandler(TerminalHandler() if sys.stdout.isatty() else plain_handler())
+    plain = logging.StreamHandler()
+    plain.setFormatter(LiteralFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    logger.addHandler(TerminalHandler() if sys.stdout.isatty() else plain)
 
 
 class TerminalHandler(logging.Handler):
@@ -55,9 +53,3 @@ class TerminalHandler(logging.Handler):
 class LiteralFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return literal(super().format(record))
-
-
-def plain_handler() -> logging.Handler:
-    handler = logging.StreamHandler()
-    handler.setFormatter(LiteralFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
-    return handler

@@ -1,14 +1,6 @@
-"""Progress of work that is counted in items: a bar on a terminal, a line now and then elsewhere.
-
-    with Progress("generating", total=len(rows), done=already, unit="rows") as progress:
-        ...
-        progress.advance(len(batch), "812 tokens/s")
-
-It writes to stderr, so that what a command prints can be piped.
-"""
+"""Progress of work that is counted in items: a bar on a terminal, a line now and then elsewhere; on stderr."""
 
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -52,9 +44,7 @@ class Progress:
             self._said = now
             self.console.print(self._line(now, note), markup=False, highlight=False, soft_wrap=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -1,30 +1,14 @@
-"""The run folder: all that a run leaves on disk, and all that the dashboard and reports read.
-
-    config.yaml                    the resolved configuration, to be read
-    recipe.yaml                    the keys that the run was given, to run it again
-    metrics.jsonl, events.jsonl    written by `Tracker`
-    rollouts/<step>.jsonl          training samples, one line each
-    validation/<step>.jsonl        validation samples
-    bad_steps/                     updates that were NaN or infinite, written by `engine/dump.py`
-    status/, stacks/               what each process waits for, and where it was when it waited too long (`watchdog.py`)
-    tensorboard/                   where that logger is on
-    global_step_N/, latest_checkpointed_iteration.txt    written by `trainer/checkpoint.py`
-    previous-<k>/                  what an earlier run in the same folder left, when a new one starts from step 0
-    .lock                          while a run writes here (`lock.py`); a second one is refused
-
-Samples are written in the background (`background.py`), so that training does not wait for the disk. A failed write
-is raised by the next call, never hidden.
-"""
+"""The run folder: all that a run leaves on disk (docs/run-folder.md lists it). Samples are written in the background,
+so that training does not wait for the disk; a failed write is raised by the next call."""
 
 import itertools
 import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from burnish.config.explain import to_recipe, to_yaml
+from burnish.config.build import to_recipe, to_yaml
 from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.background import Background
@@ -70,22 +54,15 @@ class RunFolder:
             "burnish-run-folder", "disk", WRITE_DEADLINE_S, hint=WRITE_HINT, depth=4, rest="writing the queued samples"
         )
         self._lock = FolderLock(self.path)
-        self._begun = False
+        self.begun = False  # whether the folder is this run's own by now
         self._about: dict[str, str] = {}  # file name → text, until the run begins
 
     @classmethod
     def of(cls, trainer: "TrainerConfig") -> "RunFolder":
-        """The folder that `trainer.default_local_dir` and its two companions name."""
         return cls(trainer.default_local_dir, rollouts=trainer.rollout_data_dir, validation=trainer.validation_data_dir)
 
     @property
-    def begun(self) -> bool:
-        """Whether the folder is this run's own by now."""
-        return self._begun
-
-    @property
     def is_held(self) -> bool:
-        """Whether no other run can write here."""
         return self._lock.is_held
 
     def hold(self) -> None:
@@ -94,11 +71,10 @@ class RunFolder:
 
     def let_go(self) -> None:
         """Let others in again, where nothing was written here."""
-        if not self._begun:
+        if not self.begun:
             self._lock.release()
 
     def write_config(self, config: Any) -> None:
-        """Write config.yaml: every key of a finished configuration."""
         self._write_about(CONFIG_FILE, to_yaml(config))
 
     def write_recipe(self, given: Mapping[str, Any]) -> None:
@@ -107,12 +83,12 @@ class RunFolder:
 
     def _write_about(self, name: str, text: str) -> None:
         self._about[name] = text
-        if self._begun:
+        if self.begun:
             self._start()
 
     def _start(self) -> None:
         """The folder is the run's own from here on."""
-        self._begun = True
+        self.begun = True
         for name, text in self._about.items():
             write_atomically(self.path / name, [text])
         self._about.clear()
@@ -130,10 +106,8 @@ class RunFolder:
         self._writer.start(lambda: write_atomically(path, map(json_line, rows)), f"writing {path}")
 
     def resume(self, step: int) -> None:
-        """The run resumes after `step`: samples of later steps are removed, for they are made again.
-
-        Those in a folder that the run was given (`trainer.rollout_data_dir`) stay, and are replaced one by one.
-        """
+        """The run resumes after `step`: samples of later steps are removed, for they are made again. Those in a folder
+        that the run was given (`trainer.rollout_data_dir`) stay, and are replaced one by one."""
         self._lock.take()
         self._start()
         for folder in ("rollouts", "validation"):
@@ -148,12 +122,10 @@ class RunFolder:
         self._start()
 
     def begin(self) -> None:
-        """A run from step 0: what an earlier run left is moved to `previous-<k>/`, so that two runs never mix.
-
-        The first write calls it, unless `resume` came before; later calls do nothing.
-        """
+        """A run from step 0: what an earlier run left is moved to `previous-<k>/`, so that two runs never mix. The
+        first write calls it, unless `resume` came before; later calls do nothing."""
         self._lock.take()
-        if self._begun:
+        if self.begun:
             return
         if left := self._left_by_a_run():
             self._move_aside(left + [path for name in BESIDE if (path := self.path / name).exists()])
@@ -192,7 +164,6 @@ class RunFolder:
         log.warning("%s holds an earlier run; what it left is now in %s", self.path, aside)
 
     def flush(self) -> None:
-        """Return when all queued samples are on disk; raise what failed."""
         self._writer.outcome(wait=True)
 
     def close(self) -> None:
@@ -205,9 +176,7 @@ class RunFolder:
     def __enter__(self) -> "RunFolder":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close()
         except Exception as failure:

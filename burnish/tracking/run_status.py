@@ -1,8 +1,5 @@
-"""What a run is doing, read from its folder: nothing of it has to run, or to answer.
-
-Consumes what `Tracker`, `RunFolder` and the watchdogs of its processes leave; produces a `RunStatus`, as data or as the
-text that `burnish status` prints.
-"""
+"""What a run is doing, as `burnish status` prints it: read from what `Tracker`, `RunFolder` and the watchdogs of its
+processes leave in its folder, so nothing of it has to run, or to answer."""
 
 import json
 import socket
@@ -32,8 +29,6 @@ MARKS = ("config.yaml", METRICS_FILE, "events.jsonl", f"{STATUS}/*", LOCK_FILE) 
 
 @dataclass(frozen=True)
 class RunProcess:
-    """One process of the run, by its last status."""
-
     name: str
     where: str
     silent_s: float
@@ -88,7 +83,8 @@ def read_status(folder: str | Path) -> RunStatus:
     if controller is not None:  # what is older belongs to an earlier run
         known = {name: one for name, one in known.items() if one["time"] >= controller["started"] - SKEW_S}
         known = {CONTROLLER: controller, **known}
-    logged = _steps(path / METRICS_FILE)
+    steps = [line["step"] for line in _lines(path / METRICS_FILE, TAIL_LINES) if isinstance(line.get("step"), int)]
+    logged = steps[-1] if steps else None
     (stacks, dumped), (_, logged_at) = _newest((path / STACKS).glob("*.txt")), _newest([path / METRICS_FILE])
     return RunStatus(
         folder=str(folder),
@@ -123,12 +119,6 @@ def _lines(path: Path, count: int) -> list[dict[str, Any]]:
         return last_lines(path, count)
     except OSError:
         return []
-
-
-def _steps(metrics: Path) -> int | None:
-    """The last step that was logged."""
-    steps = [line["step"] for line in _lines(metrics, TAIL_LINES) if isinstance(line.get("step"), int)]
-    return steps[-1] if steps else None
 
 
 def _newest(files: Iterable[Path]) -> tuple[str | None, float]:

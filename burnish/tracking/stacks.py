@@ -1,17 +1,15 @@
-"""Where the threads and the tasks of this process are: what a dump holds of it.
-
-`Places` are noted in memory alone, in a moment, by whoever finds a wait late. `as_text` reads the source lines, so it
-may hang with the disk, and is called by the thread that writes.
-"""
+"""Where the threads and the tasks of this process are. `Places` are noted in memory alone, by whoever finds a wait
+late; `as_text` reads the source lines, so it may hang with the disk, and is called by the thread that writes."""
 
 import asyncio
+import itertools
 import sys
 import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from burnish.waits import Wait
@@ -32,18 +30,19 @@ class Places:
 
 
 def note(waits: Iterable[Wait]) -> Places:
-    """Where everything is now."""
     waits = list(waits)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     inside: dict[int, list[Wait]] = defaultdict(list)
     for wait in waits:
         inside[wait.thread].append(wait)
-    threads = []
+    threads: list[tuple[str, Stack]] = []
     for ident, frame in sys._current_frames().items():
         own = inside[ident]
         mark = f", which waits for {own[0]}" if own else ""
         mark += f" and {len(own) - 1} more" if len(own) > 1 else ""
-        threads.append((f"{names.get(ident, ident)}{mark}", stack_of_thread(frame)))
+        frames = itertools.islice(traceback.walk_stack(frame), FRAMES)
+        stack = tuple((inner.f_code.co_filename, line, inner.f_code.co_name) for inner, line in frames)
+        threads.append((f"{names.get(ident, ident)}{mark}", stack[::-1]))
     loops = {wait.task.get_loop(): wait.thread for wait in waits if wait.task is not None}
     return Places(threads, [(str(names.get(thread, thread)), _tasks(loop)) for loop, thread in loops.items()])
 
@@ -51,7 +50,12 @@ def note(waits: Iterable[Wait]) -> Places:
 def _tasks(loop: asyncio.AbstractEventLoop) -> dict[Stack, list[str]]:
     names: dict[Stack, list[str]] = defaultdict(list)
     for task in asyncio.all_tasks(loop):
-        names[stack_of_task(task.get_coro())].append(task.get_name())
+        places: list[tuple[str, int | None, str]] = []  # its line, and those of the coroutines that it waits for
+        inner: Any = task.get_coro()
+        while (found := _inside(inner)) is not None:
+            frame, inner = found
+            places.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        names[tuple(places[-FRAMES:])].append(task.get_name())
     return names
 
 
@@ -68,25 +72,6 @@ def as_text(places: Places) -> str:
 
 def _lines(stack: Stack) -> str:
     return "".join(traceback.format_list([traceback.FrameSummary(*place) for place in stack]))
-
-
-def stack_of_thread(frame: FrameType | None) -> Stack:
-    """Of a thread whose innermost frame it is."""
-    places: list[tuple[str, int | None, str]] = []
-    while frame is not None and len(places) < FRAMES:
-        places.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return tuple(reversed(places))
-
-
-def stack_of_task(awaited: Any) -> Stack:
-    """Where a coroutine waits: its line, and those of the coroutines that it waits for."""
-    places: list[tuple[str, int | None, str]] = []
-    inner = awaited
-    while (found := _inside(inner)) is not None:
-        frame, inner = found
-        places.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-    return tuple(places[-FRAMES:])
 
 
 def _inside(awaited: Any) -> tuple[Any, Any] | None:

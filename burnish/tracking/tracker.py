@@ -1,8 +1,5 @@
-"""`Tracker`: takes the metrics of a step and hands them to every logger named in `trainer.logger`.
-
-Consumes plain numbers by name; hands them to console, jsonl, tensorboard, wandb or mlflow. `metrics.jsonl` is written
-whatever the loggers are. Events (failures, waits, restarts) go to `events.jsonl`, flushed line by line. From `with` to
-`close` the process is watched (`watchdog.py`).
+"""`Tracker`: takes the metrics of a step and hands them to every logger named in `trainer.logger`; metrics.jsonl is
+written whatever these are. Events go to events.jsonl. From `with` to `close` the process is watched (watchdog.py).
 
     with RunFolder.of(config.trainer) as folder, Tracker(config.trainer, folder) as tracker:
         tracker.resume(step)            # only where the run resumes from a checkpoint
@@ -18,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from burnish.errors import CheckpointError, ConfigError, install_command
@@ -60,20 +56,18 @@ class Tracker:
         check_loggers(names)
         self.folder = folder
         self._begun = self._logged = False
-        facts = RunFacts(
-            folder=folder.path,
-            project=trainer.project_name,
-            experiment=trainer.experiment_name,
-            total_steps=total_steps,
-            config=config or {},
-        )
+        facts = RunFacts(folder.path, trainer.project_name, trainer.experiment_name, total_steps, config or {})
         # jsonl first: should another logger fail, the metrics of the step are on disk.
         self._backends = [make_backend(name, facts) for name in dict.fromkeys(["jsonl", *names])]
         self._events = LineFile(folder.path / "events.jsonl")
         self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
         self._holding = threading.Lock()
         self.watchdog = Watchdog(
-            folder.path, "controller", event=self.event, stage=lambda: _stage(folder), steps=total_steps
+            folder.path,
+            "controller",
+            event=self.event,
+            stage=lambda: "running" if folder.begun else "starting" if folder.is_held else "",
+            steps=total_steps,
         )
         self._late = 0  # waits that were reported
         self._restarts = 0  # since the last step
@@ -122,10 +116,8 @@ class Tracker:
         self.watchdog.step = step
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Write one line to events.jsonl: what happened, when, and the facts. In any thread.
-
-        Until the folder is the run's own they are held back: the file that is there is an earlier run's.
-        """
+        """Write one line to events.jsonl: what happened, when, and the facts. In any thread. Until the folder is the
+        run's own they are held back: the file that is there is an earlier run's."""
         log.debug("event %s %s", kind, facts)
         self._restarts += kind == "restart"
         with self._holding:
@@ -168,9 +160,7 @@ class Tracker:
         self.watchdog.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close(error is not None, "stopped" if isinstance(error, KeyboardInterrupt | SystemExit) else None)
         except Exception as failure:
@@ -182,15 +172,7 @@ class Tracker:
             self.folder.let_go()
 
 
-def _stage(folder: RunFolder) -> str:
-    """How far a run is, for its watchdog."""
-    if folder.begun:
-        return "running"
-    return "starting" if folder.is_held else ""
-
-
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise ConfigError for a logger that does not exist or whose package is not installed."""
     for name in names:
         if name not in BACKENDS:
             near = difflib.get_close_matches(name, BACKENDS, n=1)

@@ -3,20 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from burnish.tracking.base import Backend, RunFacts
-from burnish.tracking.disk import write_atomically
-
-ID_FILE = "wandb_run_id.txt"
+from burnish.tracking.base import RememberedBackend
 
 
-class WandbBackend(Backend):
-    def __init__(self, facts: RunFacts):
-        super().__init__(facts)
-        self._run: Any = None
-        self._resumed = False
-
-    def resume(self, step: int) -> None:
-        self._resumed = True
+class WandbBackend(RememberedBackend):
+    id_file = "wandb_run_id.txt"
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         if self._run is None:
@@ -27,8 +18,7 @@ class WandbBackend(Backend):
     def _start(self) -> Any:
         import wandb
 
-        remembered = self.facts.folder / ID_FILE
-        run_id = remembered.read_text().strip() if self._resumed and remembered.is_file() else None
+        run_id = self.remembered()
         run = wandb.init(
             project=self.facts.project,
             name=self.facts.experiment,
@@ -37,7 +27,7 @@ class WandbBackend(Backend):
             id=run_id,
             resume="allow" if run_id else None,
         )
-        write_atomically(remembered, [run.id])
+        self.remember(run.id)
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
         return run

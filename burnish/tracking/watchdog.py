@@ -1,20 +1,13 @@
-"""The watchdog of a process: shows what it waits for, reports late waits, and ends a process that hangs.
+"""The watchdog of a process: shows what it waits for, reports late waits, and ends a process that hangs
+(docs/status.md).
 
-Consumes the register of waits (`burnish/waits.py`). Leaves in the run folder
+Consumes the register of waits (`burnish/waits.py`); writes status/<name>.json (`.starting` until the run begins to
+write its folder) and, when a wait is past its deadline, stacks/<time>_<name>.txt. A wait that is still there `GRACE_S`
+after its deadline, although its thread does nothing else, means that the process hangs: it exits with `EXIT_CODE`, or
+starts the command again (`on_hang`). Nothing is raised into a running thread, which may hold a lock.
 
-    status/<name>.json          every few seconds: process, host, time, step, the longest waits
-    status/<name>.starting      the same until the run begins to write its folder, where an earlier one's may lie
-    stacks/<time>_<name>.txt    when a wait is past its deadline: where all threads, tasks and workers are
-
-and reports the event `late_wait` and a warning. A wait ends itself at its deadline. One that is still there `GRACE_S`
-later, although its thread does nothing else, means that the process hangs: the watchdog writes the stacks once more and
-exits with code `EXIT_CODE`, or starts the command again (`on_hang`, see `trainer/restart.py`). Nothing is raised into a
-running thread, which may hold a lock. With `BURNISH_WATCHDOG=tell` in the environment the process is never ended, as
-for a session with a debugger.
-
-Two threads, which live from `start` to `stop`. `watchdog` wakes every second, waits for nothing else and touches no
-file. `status` writes the files, and so may hang with the disk; it waits for its next status, or a dump to be written.
-Each message to the log has its own thread, which may hang with the terminal.
+Two threads, from `start` to `stop`: `watchdog` wakes every second and touches no file; `status` writes the files, and
+so may hang with the disk. Each message to the log has its own thread, which may hang with the terminal.
 """
 
 import itertools
@@ -291,7 +284,6 @@ def _waited(wait: Wait) -> str:
 
 
 def _process(dump: Path) -> str:
-    """Whose it is, by its name."""
     return dump.stem.partition("_")[2]
 
 

@@ -1,13 +1,9 @@
-"""Checkpoint folders that are either complete or not there.
+"""Checkpoint folders that are either complete or not there, and the state of the controller in them.
 
-`CheckpointStore.save(step, write)` lets the caller fill a temporary folder, adds a manifest of every file and its
-size, syncs it to disk and renames it to `global_step_N`; only then the pointer `latest_checkpointed_iteration.txt`
-is replaced and old folders are pruned. A process killed at any instant, also one of several that fill the folder
-together, therefore leaves the previous checkpoint whole. All of it is done by a thread, one save at a time, which
-`save` waits for, up to a deadline. `save_behind` does not wait; `finished` gives how it ended.
-
-Reading starts with `verify`, so that a truncated copy is named before any weight is loaded. What is inside (weights,
-optimiser state, trainer state) belongs to whoever writes it; nothing here unpickles.
+`CheckpointStore.save(step, write)` lets the caller fill a temporary folder, adds a manifest of every file and its size,
+syncs it to disk and renames it to `global_step_N`; only then `latest_checkpointed_iteration.txt` is replaced and old
+folders are pruned. A process killed at any instant leaves the previous checkpoint whole. `data/trainer.json` has the
+state, and the facts that make a run this run: resuming under others is refused. Nothing unpickles.
 """
 
 import contextlib
@@ -15,28 +11,33 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
+from burnish.config import PPOConfig
+from burnish.config.key import keys_of, read
 from burnish.config.trainer import TrainerConfig
 from burnish.errors import CheckpointError, ConfigError, WorkerError
 from burnish.models.adapters import ADAPTER_WEIGHTS
-from burnish.models.folder import ENGINE, LATEST, MANIFEST, SHARDED, STEP_FOLDER, check_whole, shard_names
+from burnish.models.folder import ENGINE, LATEST, MANIFEST, SHARDED, STEP_FOLDER, check_whole, fingerprint, shard_names
 from burnish.tracking.background import Background
 
 log = logging.getLogger(__name__)
 
 WRITING, REPLACED = ".writing", ".replaced"
 PROBE = ".probe"
+STATE = "data/trainer.json"
+MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
+PLANNED = "enable_gradient_checkpointing"  # planned from the device's memory; it changes no result
+PARTS = ("experience", "kl", "correction", "bad_steps", "run", "config")
 
 
 class CheckpointStore:
-    """The checkpoints under one run folder; `keep` newest ones survive (None: all).
-
-    deadline_s   seconds for the files of one to be written or read
-    """
+    """The checkpoints under one run folder: the `keep` newest (None: all); `deadline_s` to write or read one."""
 
     def __init__(self, root: str | Path, keep: int | None = None, deadline_s: float = TrainerConfig.checkpoint_timeout):
         self.root = Path(root)
@@ -51,11 +52,8 @@ class CheckpointStore:
         os.umask(self._umask)
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Write `global_step_<step>` through `write(folder)`, all or nothing; returns the finished folder.
-
-        DeadlineError where that takes too long. `write` is called in the writer's thread, while this one waits: a disk
-        that hangs is given up, and does not keep the process from ending.
-        """
+        """Write `global_step_<step>` through `write(folder)`, all or nothing; returns the finished folder. A disk that
+        hangs is given up (DeadlineError), and does not keep the process from ending."""
         self.save_behind(step, write)
         finished = self.finished(wait=True)
         assert finished is not None
@@ -63,20 +61,29 @@ class CheckpointStore:
 
     def _save(self, step: int, write: Callable[[Path], None]) -> Path:
         final = self.folder(step)
-        temporary = self.root / f".{final.name}{WRITING}"
+        temporary, pointer = self.root / f".{final.name}{WRITING}", self.root / f".{LATEST}.writing"
         with disk_errors(final):
             self.root.mkdir(parents=True, exist_ok=True)
             self._restore_replaced()
-            self._sweep()
+            for kind in (WRITING, REPLACED):  # left behind by interrupted saves
+                for left in self.root.glob(f".global_step_*{kind}"):
+                    shutil.rmtree(left, ignore_errors=True)
             temporary.mkdir()
             write(temporary)
             _ask_again(temporary)
             _check_shards(temporary)
-            _apply_umask(temporary, self._umask)
+            for path in temporary.rglob("*"):  # safetensors makes its files readable by the owner alone
+                if path.is_file() and not path.is_symlink():
+                    path.chmod(0o666 & ~self._umask)
             _write_manifest(temporary, step)
-            _sync_tree(temporary)
+            for path in [*temporary.rglob("*"), temporary]:
+                if not path.is_symlink():
+                    _sync(path)
             self._put_in_place(temporary, final)
-            self._point_to(step)
+            pointer.write_text(f"{step}\n")
+            _sync(pointer)
+            pointer.replace(self.root / LATEST)
+            _sync(self.root)
             self._prune(step)
         return final
 
@@ -86,25 +93,27 @@ class CheckpointStore:
         self._writer.start(lambda: self._save(step, write), f"writing checkpoint {self.folder(step)}")
 
     def finished(self, *, wait: bool) -> Path | None:
-        """The checkpoint that was completed since the last call, or raises why it could not be.
-
-        None where there is none. With `wait` one that is on its way is waited for, up to a deadline.
-        """
+        """The checkpoint that was completed since the last call, if any; raises why it could not be. With `wait` one on
+        its way is waited for, up to a deadline."""
         return self._writer.outcome(wait=wait)
 
     def folder(self, step: int) -> Path:
-        """Where the checkpoint of a step is, or would be."""
         return self.root / f"global_step_{step}"
 
     def latest(self) -> Path | None:
-        """The newest complete checkpoint: the one the pointer names, else the newest that verifies.
-
-        One that is damaged is passed over with a warning that names it. Where there are some and all are damaged, that
-        is an error: to start over silently would throw a run away.
-        """
+        """The newest complete checkpoint: the one the pointer names, else the newest that verifies. Damaged ones are
+        passed over with a warning. If all are, it is an error: to start over would throw a run away."""
         self._restore_replaced()
         damaged = None
-        for folder in dict.fromkeys([*self._pointed_to(), *reversed(self._folders())]):
+        pointer, named = self.root / LATEST, list[Path]()
+        if pointer.exists():
+            step = pointer.read_text(errors="replace").strip()
+            if step.isdecimal():
+                named = [self.folder(int(step))]
+            else:
+                text = "%s does not hold the number of a step, but %r; the newest whole checkpoint is taken"
+                log.warning(text, pointer, step)
+        for folder in dict.fromkeys([*named, *reversed(self._folders())]):
             try:
                 verify(folder)
             except CheckpointError as error:
@@ -120,7 +129,6 @@ class CheckpointStore:
         return None
 
     def to_resume(self, mode: str, path: str | None) -> Path | None:
-        """Where `trainer.resume_mode` says to resume from; None starts over."""
         if mode == "disable":
             return None
         if mode == "auto":
@@ -130,19 +138,6 @@ class CheckpointStore:
         folder = Path(path).expanduser()
         verify(folder)
         return folder
-
-    def _pointed_to(self) -> list[Path]:
-        """The folder that the pointer names, if it names one."""
-        pointer = self.root / LATEST
-        if not pointer.exists():
-            return []
-        step = pointer.read_text(errors="replace").strip()
-        if not step.isdecimal():
-            log.warning(
-                "%s does not hold the number of a step, but %r; the newest whole checkpoint is taken", pointer, step
-            )
-            return []
-        return [self.folder(int(step))]
 
     def _folders(self) -> list[Path]:
         found = [(int(m[1]), p) for p in self.root.glob("global_step_*") if (m := STEP_FOLDER.fullmatch(p.name))]
@@ -165,19 +160,6 @@ class CheckpointStore:
                 with disk_errors(final):
                     aside.rename(final)
 
-    def _sweep(self) -> None:
-        """Remove what interrupted saves left behind."""
-        for pattern in (WRITING, REPLACED):
-            for left in self.root.glob(f".global_step_*{pattern}"):
-                shutil.rmtree(left, ignore_errors=True)
-
-    def _point_to(self, step: int) -> None:
-        new = self.root / f".{LATEST}.writing"
-        new.write_text(f"{step}\n")
-        _sync(new)
-        new.replace(self.root / LATEST)
-        _sync(self.root)
-
     def _prune(self, newest: int) -> None:
         if self.keep is None:
             return
@@ -187,8 +169,14 @@ class CheckpointStore:
             shutil.rmtree(folder)
 
 
+def is_due(every: int | None, step: int, last: int) -> bool:
+    """Whether to save, or to validate: every `every` steps and after the last; None: only after the last, -1: never."""
+    if every == -1:
+        return False
+    return step == last or (every is not None and step % every == 0)
+
+
 def step_of(folder: Path) -> int:
-    """The training step a checkpoint folder was written after."""
     match = STEP_FOLDER.fullmatch(folder.name)
     if not match:
         raise CheckpointError(f"{folder} is not a checkpoint folder: its name should be global_step_N")
@@ -205,18 +193,15 @@ def verify(folder: Path) -> None:
 def link_model_files(folder: Path, source: str) -> None:
     """Make `folder` itself loadable by transformers: relative links to the HF files of its subfolder `source`."""
     for path in sorted((folder / source).iterdir()):
-        is_model = path.name.startswith("model") and path.suffix in (".safetensors", ".json")
-        is_adapter = path.name == ADAPTER_WEIGHTS
+        is_model = path.name == ADAPTER_WEIGHTS or (path.name.startswith("model") and path.suffix == ".safetensors")
         is_text = path.suffix in (".json", ".jinja", ".txt", ".model")
-        if path.is_file() and (is_model or is_adapter or is_text) and path.name != ENGINE:
+        if path.is_file() and (is_model or is_text) and path.name != ENGINE:
             (folder / path.name).symlink_to(Path(source) / path.name)
 
 
 def _ask_again(folder: Path) -> None:
-    """Have a network file system list what other machines wrote into a folder and those below.
-
-    NFS answers from what it remembers of a folder, for up to a minute, until this machine changes something in it.
-    """
+    """Have a network file system list what other machines wrote into a folder and those below: NFS answers from what it
+    remembers, for up to a minute, until this machine changes something in the folder."""
     probe = folder / PROBE
     probe.touch()
     probe.unlink()
@@ -244,19 +229,6 @@ def _write_manifest(folder: Path, step: int) -> None:
     (folder / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
 
 
-def _apply_umask(folder: Path, umask: int) -> None:
-    """Give files the mode that the user's umask asks for; safetensors makes its own readable by the owner alone."""
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            path.chmod(0o666 & ~umask)
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        if not path.is_symlink():
-            _sync(path)
-
-
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -279,3 +251,69 @@ def disk_errors(target: Path) -> Iterator[None]:
             f"cannot write checkpoint {target}: {reason}. The previous checkpoint is untouched; free "
             f"space or set trainer.default_local_dir to a folder that can be written, then run the same command again"
         ) from error
+
+
+# The state of the controller
+
+
+def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
+    """What must be the same for a resumed run to be the same run, by the key that says it."""
+    data, sampler, curriculum = config.data, config.data.sampler, config.data.curriculum
+    process_reward = config.process_reward
+    augment = asdict(data.augment) if data.augment.enable else dict.fromkeys(asdict(data.augment))
+    return {
+        "rows of data.train_files": rows,
+        "data.train_batch_size": data.train_batch_size,
+        "data.seed": data.seed,
+        "data.shuffle": data.shuffle,
+        "data.dataset_weights": data.dataset_weights,
+        "data.curriculum": {"key": curriculum.key, "stages": curriculum.stages},
+        "data.sampler": {"class_path": sampler.class_path, "class_name": sampler.class_name},
+        **{f"data.augment.{name}": value for name, value in augment.items()},
+        "trainer.seed": config.trainer.seed,
+        MODEL: fingerprint(config.actor_rollout_ref.model.path),
+        **({PROCESS_REWARD: fingerprint(process_reward.model.path)} if process_reward.enable else {}),
+    }
+
+
+def changed_keys(theirs: Mapping[str, Any], config: PPOConfig) -> list[str]:
+    """`key: then → now` for each key whose value is not the one the checkpoint was saved with."""
+    ours = key_values(config)
+    return [f"{name}: {theirs[name]} → {value}" for name, value in ours.items() if theirs.get(name, value) != value]
+
+
+def key_values(config: Any) -> dict[str, Any]:
+    """The keys of a command's configuration with their values, as they read back from JSON; without PLANNED."""
+    names = [name for name in keys_of(type(config)) if name.rpartition(".")[2] != PLANNED]
+    values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in names}))
+    return values
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    path = folder / STATE
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        missing = [name for name in PARTS if name not in state]
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} is not a checkpoint of `burnish ppo`: it has no {STATE}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); resume from another step") from error
+    if missing:
+        raise CheckpointError(f"{path} is damaged (no {', '.join(missing)} in it); resume from another step")
+    return state
+
+
+def check_same_run(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    ours = json.loads(json.dumps(ours))  # as it would be read back
+    for name, value in ours.items():
+        if name not in theirs or theirs[name] == value:
+            continue
+        if name in (MODEL, PROCESS_REWARD):
+            raise CheckpointError(
+                f"{folder} is a checkpoint of another model: the weights at {name} are not those its run started "
+                "from. Name that model again, or start a new run with trainer.default_local_dir=<another folder>"
+            )
+        raise CheckpointError(
+            f"{folder} was saved with {name}={theirs[name]}, and this run has {value}: it would continue with other "
+            f"prompts. Set it back, or start over with trainer.default_local_dir=<another folder> {MODEL}={folder}"
+        )

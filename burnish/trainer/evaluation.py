@@ -1,8 +1,8 @@
 """`burnish eval`: scores the responses of a file and reports metrics per data source.
 
-Consumes rows with responses (as `burnish generate` writes them, or any file with such a column); gives a table, a JSON
-file and an exit code. Scoring and its failures are those of training (`rewards/`), the metrics those of its validation
-(`evaluation_report.py`). Every row is checked before the first response is scored. No torch.
+Consumes rows with responses; gives a table, a JSON file and an exit code. Scores and failures are those of training
+(`rewards/`), metrics those of its validation (`evaluation_report.py`). Every row is checked before the first response
+is scored. No torch.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from burnish.config import EvalConfig, Loaded
-from burnish.config.evaluation import EvalDataConfig
+from burnish.config.generation import EvalDataConfig
 from burnish.config.reward import RewardConfig
+from burnish.data.dataset import complete_row, find_prompt_key
 from burnish.data.files import Row, at, columns, lookup, no_column, read_rows, write_parquet
-from burnish.data.row import complete_row, find_prompt_key
 from burnish.entry.guard import say
 from burnish.errors import ConfigError, DataError, UserError
 from burnish.rewards.contract import ScoreRequest, ScoreResult
 from burnish.rewards.failures import FailureWatch, apply_policy
 from burnish.rewards.pool import ASYNC_CALLS_PER_CHILD
 from burnish.rewards.routing import BOTH, MODEL, style_of
-from burnish.rewards.scoring import Scoring
+from burnish.rewards.scoring import Scoring, request_for
 from burnish.tracking.progress import Progress
 from burnish.tracking.run_folder import writable_folder
-from burnish.trainer.evaluation_report import Evaluation, Failures, Sample, print_tables, summarise, write_json
+from burnish.trainer.evaluation_report import Evaluation, Sample, print_tables, summarise, write_json
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,15 @@ RowRequest = tuple[int, ScoreRequest]  # the number of a row, and the request fo
 def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int:
     """One job, its keys finished. Returns 1 if a data source is below `fail_under`, else 0."""
     config = loaded.config
-    rows = read_rows(config.data.path)
-    output = output_file(config.data)
+    rows, output = read_rows(config.data.path), Path(config.data.output_path or "")
+    if output.is_dir():
+        raise ConfigError(f"data.output_path={output} is a folder; name a file in it: {output / 'eval.json'}")
+    writable_folder(output.parent, "data.output_path")
+    if config.data.scored_path:
+        writable_folder(Path(config.data.scored_path).parent, "data.scored_path")
     loaded.tell()
-    with closing(Scoring.from_config(config)) as scoring:
+    custom, rules = config.custom_reward_function, config.reward_model
+    with closing(Scoring.from_config(custom, config.reward, rules, config.data.data_source_key)) as scoring:
         scoring.validate()
         asked = requests(rows, config.data, scoring, loaded.explicit)
         results = score(asked, scoring, config.reward)
@@ -57,30 +62,14 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     print_tables(evaluation)
     write_json(evaluation, output)
     print(f"all results are in {output}")
-    if config.data.scored_path:
-        print(f"the score of each response is in {write_scored(rows, samples, config.data.scored_path)}")
+    if config.data.scored_path:  # two more lists, an entry per response: its score (null: none), and what else was said
+        scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
+        for sample in samples:
+            result = sample.result
+            scored[sample.row][SCORES].append(None if result is None else result.score)
+            scored[sample.row][REWARD_INFO].append(None if result is None else json.dumps(result.info))
+        print(f"the score of each response is in {write_parquet(scored, config.data.scored_path)}")
     return judge(evaluation, fail_under)
-
-
-def output_file(data: EvalDataConfig) -> Path:
-    """Where the metrics go, checked before any work is done."""
-    output = Path(data.output_path or "")
-    if output.is_dir():
-        raise ConfigError(f"data.output_path={output} is a folder; name a file in it: {output / 'eval.json'}")
-    writable_folder(output.parent, "data.output_path")
-    if data.scored_path:
-        writable_folder(Path(data.scored_path).parent, "data.scored_path")
-    return output
-
-
-def write_scored(rows: Sequence[Row], samples: Sequence[Sample], path: str) -> Path:
-    """The rows with two more lists, an entry per response: its score (null: none), and what else the scorer said."""
-    scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
-    for sample in samples:
-        result = sample.result
-        scored[sample.row][SCORES].append(None if result is None else result.score)
-        scored[sample.row][REWARD_INFO].append(None if result is None else json.dumps(result.info))
-    return write_parquet(scored, path)
 
 
 # Rows
@@ -158,13 +147,12 @@ def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, 
     if problem:
         raise DataError(problem)
     return [
-        scoring.request_for(full, text, facts | no_prompt)
+        request_for(full, text, facts | no_prompt, data.data_source_key)
         for text, facts in zip(texts, trajectory_facts(row, data.response_key, len(texts)), strict=True)
     ]
 
 
 def responses(row: Row, key: str) -> list[str]:
-    """The texts of a row: a list of them, or one."""
     value = lookup(row, key)
     if isinstance(value, str):
         return [value]
@@ -183,10 +171,8 @@ def responses(row: Row, key: str) -> list[str]:
 
 
 def trajectory_facts(row: Row, key: str, count: int) -> list[dict[str, Any]]:
-    """What a reward function learns about each trajectory in training, as far as the file has it.
-
-    Without them a response is taken for one answer to one prompt, and whether it was cut is not known.
-    """
+    """What a reward function learns about each trajectory in training, as far as the file has it; else a response is
+    taken for one answer to one prompt, and whether it was cut is not known."""
 
     def column(name: str, missing: Any) -> list[Any]:
         values = row.get(name) if key == RESPONSES else None
@@ -214,17 +200,17 @@ def score(asked: Sequence[RowRequest], scoring: Scoring, config: RewardConfig) -
     """A result per request, failures inside. RewardError as soon as more have failed than may in all."""
     watch = FailureWatch(len(asked), config.max_failure_ratio)
     with Progress("scoring", len(asked), unit="responses") as progress:
-        if not scoring.one_by_one:  # a function that takes lists
-            results: list[ScoreResult] = []
-            for start in range(0, len(asked), BATCH):
-                batch = asked[start : start + BATCH]
-                found = scoring.score_all([request for _, request in batch])
-                for (row, _), result in zip(batch, found, strict=True):
-                    watch.add(row, result)
-                results += found
-                progress.advance(len(found), note=f"{len(watch.failed)} failed" if watch.failed else "")
-            return results
-        return asyncio.run(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
+        if scoring.one_by_one:
+            return asyncio.run(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
+        results: list[ScoreResult] = []
+        for start in range(0, len(asked), BATCH):  # a function that takes lists
+            batch = asked[start : start + BATCH]
+            found = scoring.score_all([request for _, request in batch])
+            for (row, _), result in zip(batch, found, strict=True):
+                watch.add(row, result)
+            results += found
+            progress.advance(len(found), note=f"{len(watch.failed)} failed" if watch.failed else "")
+        return results
 
 
 async def _score(
@@ -248,35 +234,32 @@ async def _score(
 
 def apply_failures(
     asked: Sequence[RowRequest], results: Sequence[ScoreResult], config: RewardConfig
-) -> tuple[list[Sample], Failures]:
+) -> tuple[list[Sample], dict[str, Any]]:
     """What the failure policy leaves: samples with their result, None for those that are dropped."""
     rows = [row for row, _ in asked]
     keep, report = apply_policy(results, rows, False, config.max_failure_ratio, config.on_error)
     if report.failed:
         done = "got 0" if config.on_error == "zero" else "are skipped"
-        log.warning(
-            "%d of %d responses could not be scored and %s (reward.on_error=%s; uid is the number of the row)\n%s",
-            report.failed, len(asked), done, config.on_error, report.causes,
-        )  # fmt: skip
+        text = "%d of %d responses could not be scored and %s (reward.on_error=%s; uid is the number of the row)\n%s"
+        log.warning(text, report.failed, len(asked), done, config.on_error, report.causes)
     samples = [
         Sample(row, request.data_source, result if kept else None)
         for (row, request), result, kept in zip(asked, report.results, keep.tolist(), strict=True)
     ]
-    return samples, Failures(report.failed, report.dropped_samples, config.on_error, report.causes)
+    counts = {"failed": report.failed, "dropped": report.dropped_samples}
+    return samples, {**counts, "on_error": config.on_error, "causes": report.causes}
 
 
 def judge(evaluation: Evaluation, fail_under: float | None) -> int:
-    """1, and a line for each data source that is below the threshold or has no score."""
     if fail_under is None:
         return 0
-    below = [source for source in evaluation.sources if source.mean is None or not reaches(source.mean, fail_under)]
+    below = []
+    for source in evaluation.sources:
+        mean = math.nan if source.mean is None else source.mean
+        # Rounding aside: the mean of six times 0.1 is a little less.
+        if not (mean >= fail_under or math.isclose(mean, fail_under, rel_tol=1e-9, abs_tol=1e-12)):
+            below.append(source)
     for source in below:
         found = "no score" if source.mean is None else f"mean {source.core} {source.mean:.10g}"
         say(f"{source.name}: {found}, below --fail-under {fail_under:g}")
     return 1 if below else 0
-
-
-def reaches(mean: float, threshold: float) -> bool:
-    """Whether a mean is at least the threshold, its rounding aside: the mean of six times 0.1 is a little less. NaN
-    reaches none."""
-    return mean >= threshold or math.isclose(mean, threshold, rel_tol=1e-9, abs_tol=1e-12)

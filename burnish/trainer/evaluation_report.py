@@ -1,7 +1,7 @@
 """The metrics of `burnish eval`: from scored responses to a table for people and a JSON file for programs.
 
-Consumes samples in the order of the file. Statistics are those of validation in training, by the same code
-(`algorithms/validation.py`); a row is a question, and its number is the question's id.
+Statistics are those of validation in training, by the same code (`algorithms/validation.py`); a row is a question, and
+its number is the question's id.
 """
 
 import json
@@ -43,16 +43,6 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Failures:
-    """Responses that could not be scored, those that were dropped, and why."""
-
-    failed: int
-    dropped: int
-    on_error: str
-    causes: str
-
-
-@dataclass(frozen=True)
 class SourceSummary:
     """One data source. `mean` is over its rows, of each row's mean `core`: mean@n where every row has n responses."""
 
@@ -72,13 +62,12 @@ class Evaluation:
 
     file: str
     scored_by: FunctionSpec
-    failures: Failures
+    failures: dict[str, Any]  # responses that could not be scored, those that were dropped, and why
     sources: list[SourceSummary]
     metrics: dict[str, float]
 
 
-def summarise(file: str, scored_by: FunctionSpec, samples: Sequence[Sample], failures: Failures) -> Evaluation:
-    """The metrics of all samples that have a result."""
+def summarise(file: str, scored_by: FunctionSpec, samples: Sequence[Sample], failures: dict[str, Any]) -> Evaluation:
     scored = [sample for sample in samples if sample.result is not None]
     variables = [sample.variables() for sample in scored]
     names = dict.fromkeys(name for given in variables for name in given)
@@ -118,9 +107,9 @@ def _source(name: str, samples: Sequence[Sample], statistics: dict[str, Statisti
 # For people
 
 
-def print_tables(evaluation: Evaluation, console: Console | None = None) -> None:
+def print_tables(evaluation: Evaluation) -> None:
     """A heading and a table per data source. The cell in row k of column best is best@k/mean."""
-    console = console or Console()
+    console = Console()
 
     def line(text: str) -> None:
         console.print(Text(one_line(text)), soft_wrap=True)
@@ -193,7 +182,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "rows": sum(source.rows for source in evaluation.sources),
         "responses": sum(source.responses for source in evaluation.sources),
         "scored": sum(source.scored for source in evaluation.sources),
-        "failures": asdict(evaluation.failures),
+        "failures": evaluation.failures,
         "data_sources": {
             source.name: {name: value for name, value in asdict(source).items() if name != "name"}
             for source in evaluation.sources

@@ -1,23 +1,10 @@
 """Experience: prompts in, whole groups of scored trajectories out.
 
-Each `draw` publishes the current weights to the rollout engine, takes the next prompts of the stream, runs n
-trajectories per prompt and scores them. Where the algorithm needs a baseline, one greedy trajectory per prompt runs
-with them; its score goes to the samples of its group, and its row is dropped. Where `algorithm.filter_groups` is on,
-this is repeated, round by round, until enough groups have samples that differ (`filter.py`).
-
-The stream of the data is endless and a pure function of its position. Trajectories may propose new prompts
-(`augment.py`), which take a share of the later rounds; the others come from the data. Every sample that was scored may
-propose, also in a group that is then dropped; greedy rows may not. So the state is the position in the data, how many
-prompts were drawn in all, and the proposed prompts that wait: it goes into the checkpoint, and a resumed run draws what
-the uninterrupted one would have.
-
-Generation and training alternate, or, with `trainer.async_rollout.staleness` = k > 0, generation runs up to k rounds
-ahead. A round is what the loop asks for at a time; it begins with the policy as it is then. Before a round is waited
-for, the rounds after it are begun, up to k of them. A step takes at least one round, so none of its tokens is older
-than k versions. Which prompts make up a step is as without running ahead. New weights reach the rounds that are on
-their way too: their trajectories continue under them, and each token has the version that sampled it. Rounds that
-were begun and not trained on are in no checkpoint: the state is that before the oldest of them, and a resumed run
-begins them again.
+A step publishes the weights, takes the next prompts of the stream (the data's, and those of `augment.py`), runs n
+trajectories per prompt, with a greedy one where the algorithm needs a baseline, and scores them; with
+`algorithm.filter_groups` in rounds (`filter.py`). With `trainer.async_rollout.staleness` = k > 0, up to k rounds after
+the one that is waited for are begun: a step takes at least one, so no token is older than k versions. The state (place
+in the data, prompts drawn, proposals that wait) is that before the oldest round begun: a resumed run begins it again.
 """
 
 from collections import deque
@@ -33,34 +20,30 @@ from burnish.controller import WorkerGroup
 from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fields
 from burnish.data.files import Row
 from burnish.data.order import CustomOrder, Order
-from burnish.protocol import DataProto
-from burnish.rewards.managers.protocol import RewardManager
+from burnish.protocol import DataProto, object_column
+from burnish.rewards.managers import RewardManager
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation
-from burnish.trainer.filter import GroupFilter
-from burnish.trainer.passes import Passes, with_row_numbers
-from burnish.trainer.process_reward import outcomes
-from burnish.trainer.remote_rollouts import RemoteRollouts
+from burnish.trainer.filter import GroupFilter, Sieve
+from burnish.trainer.groups import ROW, Passes, RemoteRollouts
 from burnish.trainer.reward_model import RULE_SCORE, RewardModel, model_metrics
 from burnish.trainer.score import (
     add_overlong_penalty,
     fold_baselines,
+    outcomes,
     score,
     score_metrics,
     scores_at_once,
     with_observations,
 )
-from burnish.workers.rollout_metrics import with_speed
-from burnish.workers.rollouts import RoundSettings
+from burnish.workers.rollouts import RoundSettings, with_speed
 
 BeginPasses = Callable[[DataProto, dict[str, float]], Passes]
 
 
 @dataclass(frozen=True)
 class Round:
-    """Rows that were drawn, one for each trajectory, and the state before."""
-
     number: int
     rows: list[Row]
     position: int
@@ -70,9 +53,8 @@ class Round:
 class Experience:
     """The prompt stream and what turns it into batches.
 
-    `end` is the number of prompts to draw in all, None: endless; `last_step` is the last step of the run. `position` is
-    the place in the data. `scores_apart`: the reward model has its own devices, so the passes of the other models over
-    a step's trajectories need not wait for it.
+    end            prompts to draw in all; None: endless
+    scores_apart   the reward model has its own devices: passes of other models over a step need not wait for it
     """
 
     def __init__(
@@ -142,13 +124,14 @@ class Experience:
     def _rounds(self, step: int, metrics: dict[str, float]) -> DataProto:
         """Rounds until enough groups differ, up to the limit; without one, until a pass over the data brought none."""
         limit = self.config.algorithm.filter_groups.max_num_gen_batches
-        sieve, found_at = self.filter.start(), self._taken
+        sieve, found_at = Sieve(self.config.data.train_batch_size), self._taken
         while sieve.missing:
             batch, _ = self._round(self.config.data.gen_batch_size, step, metrics)
             if sieve.add(batch, self.filter.values(batch)):
                 found_at = self._taken
             self.filter.report(sieve, step)
-            is_fruitless = not limit and self._taken - found_at >= self._pass_length
+            in_pass = self.order.start(self.epoch + 1) - self.order.start(self.epoch)  # prompts, the next one's
+            is_fruitless = not limit and self._taken - found_at >= in_pass
             if sieve.rounds == limit or is_fruitless:
                 break
         return self.filter.finish(sieve, step, metrics)
@@ -171,7 +154,7 @@ class Experience:
         generated = int(lengths(batch.batch)[1].sum())
         metrics["perf/generated_tokens"] = metrics.get("perf/generated_tokens", 0) + generated
         if begin_passes is not None:
-            with_row_numbers(batch)
+            batch.non_tensor_batch[ROW] = object_column(list(range(len(batch))))  # some rows may be dropped
             passes = begin_passes(batch, metrics)
         with timed(metrics, "reward"):
             batch = self._scored(batch, metrics)
@@ -192,7 +175,6 @@ class Experience:
         return new
 
     def _scored(self, batch: DataProto, metrics: dict[str, float]) -> DataProto:
-        """The samples that could be scored, with their scores as the algorithm is to see them."""
         algorithm = self.config.algorithm
         needs_groups = self.needs.groups or algorithm.filter_groups.enable
         batch = score(
@@ -211,17 +193,15 @@ class Experience:
         """Prompts drawn so far, without those that are on their way."""
         return self.begun[0].drawn if self.begun else self.drawn
 
-    @property
-    def _pass_length(self) -> int:
-        """Prompts in the pass over the data that the next one belongs to."""
-        return self.order.start(self.epoch + 1) - self.order.start(self.epoch)
-
     def _next_rows(self, size: int) -> list[Row]:
         """n rows for each of the next prompts, numbered, and after them its greedy row where a baseline is needed."""
         size = size if self.end is None else min(size, self.end - self.drawn)
         proposed = self.augmentation.take(size)
         positions = range(self.position, self.position + size - len(proposed))
-        mixed = _mixed(proposed, [self.dataset[self.order.index(position)] for position in positions])
+        of_data = [self.dataset[self.order.index(position)] for position in positions]
+        # Spread evenly, each in its order, so that mini-batches of adjacent rows hold the same mixture.
+        placed = [((i + 0.5) / len(part), row) for part in (proposed, of_data) for i, row in enumerate(part)]
+        mixed = [row for _, row in sorted(placed, key=lambda place: place[0])]
         n, greedy = self.config.actor_rollout_ref.rollout.n, self.needs.greedy_baseline
         # The uid is the place in the stream of drawn prompts: a row drawn twice makes two groups.
         rows = [
@@ -240,7 +220,6 @@ def drawn_of(state: Mapping[str, Any]) -> int:
 
 
 def training_sampling(rollout: BaseRolloutConfig) -> Sampling:
-    """How training trajectories are sampled."""
     return Sampling(
         temperature=rollout.temperature if rollout.do_sample else 0.0,
         top_k=rollout.top_k,
@@ -251,9 +230,3 @@ def training_sampling(rollout: BaseRolloutConfig) -> Sampling:
         stop_token_ids=tuple(rollout.stop_token_ids),
         ignore_eos=rollout.ignore_eos,
     )
-
-
-def _mixed(some: list[Row], others: list[Row]) -> list[Row]:
-    """Both lists in their order, spread evenly, so that mini-batches of adjacent rows hold the same mixture."""
-    placed = [((i + 0.5) / len(part), row) for part in (some, others) for i, row in enumerate(part)]
-    return [row for _, row in sorted(placed, key=lambda place: place[0])]

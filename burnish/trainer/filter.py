@@ -1,24 +1,9 @@
 """Dynamic sampling: a group whose samples are all alike teaches nothing; it is dropped, and another is drawn.
 
-Consumes the scored batches of a step's generation rounds, one after another; produces the groups whose samples differ,
-`data.train_batch_size` at most, in the order in which they were drawn. What must differ is
-`algorithm.filter_groups.metric`:
+Consumes the scored batches of a step's rounds; produces the groups whose samples differ in
+`algorithm.filter_groups.metric`, in the order in which they were drawn. docs/sampling.md has metrics and choices.
 
-    acc                              what the reward function returns under that name; the score, where it never does:
-                                     the first round decides that for the run, and one of the other kind ends it
-    score, seq_reward                the score, with an overlong penalty where there is one
-    seq_final_reward                 the same: with a KL term in the reward it would not be known yet, and is refused
-    any other name                   that value of the reward function
-
-Metrics of a step, `filter_groups/…`: `rounds`; `generated_groups`, of which `kept_groups` are trained on,
-`surplus_groups` would be too but were not needed, and `dropped_groups` were alike (or are groups of one); `kept_ratio`;
-`dropped_highest` and `dropped_lowest`, how many of the dropped had no sample below the highest (above the lowest) value
-of the step: prompts that are too easy, too hard. Where a step has one value only, it is the highest if above 0.
-`metric_mean` is over all samples that were generated: how good the policy is, which the kept ones do not show.
-
-Paper: DAPO (Yu et al. 2025, arXiv:2503.14476).
-
-How we differ:
+Paper: DAPO (Yu et al. 2025, arXiv:2503.14476). How we differ:
 - Values are compared as they are, not by a deviation above 0, so rounding makes no group differ.
 - Surplus groups are not kept for the next step, for whose policy they would be old.
 - A step without enough groups at its last round trains on those it has, with a warning. Elsewhere that ends the run.
@@ -29,7 +14,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -47,8 +31,6 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Sieve:
-    """The groups of one step, round by round."""
-
     wanted: int  # groups
     rounds: int = 0
     generated: int = 0
@@ -63,7 +45,6 @@ class Sieve:
 
     @property
     def missing(self) -> int:
-        """How many more groups are wanted."""
         return self.wanted - self.kept_groups
 
     def add(self, batch: DataProto, values: np.ndarray) -> int:
@@ -106,20 +87,14 @@ class GroupFilter:
 
     def __init__(self, config: PPOConfig, event: Callable[..., None]):
         self.config, self.event = config.algorithm.filter_groups, event
-        self.wanted = config.data.train_batch_size
         self.score_for_acc: bool | None = None  # not known before the first round
-        self.warned: set[str] = set()
-
-    def start(self) -> Sieve:
-        """For the rounds of one step."""
-        return Sieve(self.wanted)
+        self.warned = False
 
     def values(self, batch: DataProto) -> np.ndarray:
         """(B,): the metric of each sample. RewardError where the reward function did not return it."""
         metric = self.config.metric
         if metric in SCORES or (metric == "acc" and self._score_stands_for_acc(batch)):
-            scores: np.ndarray = batch.batch["token_level_scores"].double().sum(-1).numpy()
-            return scores
+            return np.asarray(batch.batch["token_level_scores"].double().sum(-1))
         return np.array([_value(batch, i, metric) for i in range(len(batch))], dtype=np.float64)
 
     def report(self, sieve: Sieve, step: int) -> None:
@@ -139,11 +114,15 @@ class GroupFilter:
         if sieve.missing:
             facts = {"kept": sieve.kept_groups, "wanted": sieve.wanted, "generated": sieve.generated}
             self.event("filter_groups_short", step=step, rounds=sieve.rounds, **facts)
-            self._warn_once(
-                "step %d trains on %d of %d groups: of the %d that were generated in %d rounds, the others have one "
-                "%s for all their samples. More rounds: %s.max_num_gen_batches. Later such steps are in events.jsonl",
-                *(step, sieve.kept_groups, sieve.wanted, sieve.generated, sieve.rounds, self.config.metric, KEY),
-            )
+            if not self.warned:
+                text = (
+                    "step %d trains on %d of %d groups: of the %d that were generated in %d rounds, the others have "
+                    "one %s for all their samples. More rounds: %s.max_num_gen_batches. Later such steps are in "
+                    "events.jsonl"
+                )
+                counts = (step, sieve.kept_groups, sieve.wanted, sieve.generated, sieve.rounds)
+                log.warning(text, *counts, self.config.metric, KEY)
+            self.warned = True
         return joined(sieve.kept)
 
     def _score_stands_for_acc(self, batch: DataProto) -> bool:
@@ -168,21 +147,15 @@ class GroupFilter:
         most = self.config.max_num_gen_batches
         more = f"raise {KEY}.max_num_gen_batches={most}, " if most else ""
         metric = "score" if self.score_for_acc else self.config.metric
-        solved = set(sieve.flat) == {1.0}
-        verdict = (
-            "The policy solves these prompts" if solved else "Are the prompts too hard or too easy for this policy"
-        )
+        verdict = "Are the prompts too hard or too easy for this policy"
+        if set(sieve.flat) == {1.0}:
+            verdict = "The policy solves these prompts"
         return (
             f"step {step}: nothing to learn from: in each of the {sieve.generated} groups of {sieve.rounds} rounds all "
             f"samples have the same {metric} ({KEY}.metric={self.config.metric}): {', '.join(values)}. {verdict}, or "
             f"does the reward function give all answers the same? Otherwise {more}raise actor_rollout_ref.rollout.n "
             "or data.gen_batch_size"
         )
-
-    def _warn_once(self, text: str, *values: Any) -> None:
-        if text not in self.warned:
-            self.warned.add(text)
-            log.warning(text, *values)
 
 
 def _value(batch: DataProto, row: int, metric: str) -> float:

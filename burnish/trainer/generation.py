@@ -1,17 +1,7 @@
 """Responses to the prompts of a file, sampled as validation samples them: what `burnish generate` runs.
 
-Consumes a finished `GenerationConfig`; writes a parquet file with the rows of `data.path`, every column unchanged, and
-for each row six lists with an entry per response:
-
-    responses            what the policy wrote, without special tokens
-    response_log_probs   sum of the log-probs of its tokens, each as it was sampled (rollout/base.py)
-    finish_reasons       stop, length or abort
-    response_lengths     tokens that the policy sampled
-    num_turns, num_tool_calls   what else reward functions learn about a trajectory (`rewards/scoring.py`)
-
-Chat template, agent loops, sampling and seeds are those of validation (`trainer/validate.py`), except that the uid here
-is a row's number in its file. Where uids agree, the same seed and sampling give the same responses, whatever the batch
-size. `trainer/response_file.py` has the rows and the columns, `trainer/parts.py` keeps what has been generated.
+Chat template, agent loops, sampling and seeds are those of validation; the uid is a row's number in its file. Where
+uids agree, the same seed and sampling give the same responses, whatever the batch size.
 """
 
 import dataclasses
@@ -23,13 +13,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from burnish.agents.check import AgentCheck
-from burnish.agents.runner import Trajectory, TrajectoryRunner
+from burnish.agents.runner import TrajectoryRunner
 from burnish.agents.settings import AgentSettings
 from burnish.agents.user_loops import user_loops
 from burnish.config import GenerationConfig, Loaded, explain
@@ -40,13 +29,12 @@ from burnish.errors import BurnishError, ConfigError, DataError, ToolFailure
 from burnish.models.device import pick_device
 from burnish.models.facts import read_model_facts
 from burnish.models.loading import load_tokenizer
-from burnish.rewards.request import facts_of
+from burnish.rewards.scoring import facts_of
 from burnish.rollout import load_engine
 from burnish.tracking.progress import Progress
 from burnish.tracking.watchdog import Watchdog
 from burnish.trainer.experience import training_sampling
-from burnish.trainer.parts import GenerationOutput
-from burnish.trainer.response_file import ADDED, PromptFile, job_facts, output_schema
+from burnish.trainer.response_file import ADDED, GenerationOutput, PromptFile, job_facts, output_schema
 from burnish.trainer.setup import terminated_as_interrupted
 
 log = logging.getLogger(__name__)
@@ -71,7 +59,6 @@ class GenerationJob:
 
     @contextmanager
     def loaded(self) -> Iterator[None]:
-        """With the model loaded; errors about its weights come from here."""
         rollout, device = self.config.rollout, pick_device(self.config.trainer.device)
         model = dataclasses.replace(self.config.model, enable_gradient_checkpointing=False)  # nothing is trained
         dtype = None if rollout.dtype == "auto" else rollout.dtype
@@ -82,7 +69,6 @@ class GenerationJob:
                 yield
 
     def answer(self, numbers: range) -> pa.Table:
-        """These rows with their responses."""
         n = self.config.data.n_samples
         rows = zip(numbers, self.prompts.rows(numbers), strict=True)
         trajectories = self.runner.run(
@@ -92,10 +78,20 @@ class GenerationJob:
             seed=self.config.trainer.seed,
             deadline_s=self.config.rollout.timeout,
         )
+        entries = []
         for trajectory in trajectories:
-            if "failure" in trajectory.output.extra_fields:
-                raise ToolFailure(f"row {trajectory.row['uid']}: {trajectory.output.extra_fields['failure']}")
-        entries = [_described(trajectory) for trajectory in trajectories]
+            output, facts = trajectory.output, facts_of(trajectory.output)
+            if "failure" in output.extra_fields:
+                raise ToolFailure(f"row {trajectory.row['uid']}: {output.extra_fields['failure']}")
+            entry = {
+                "responses": trajectory.text,
+                "response_log_probs": math.fsum(output.response_logprobs or ()),  # 0 where the policy did not sample
+                "finish_reasons": output.extra_fields.get("finish_reason"),
+                "response_lengths": len(output.policy_ids),
+                "num_turns": facts["num_turns"],
+                "num_tool_calls": facts["num_tool_calls"],
+            }
+            entries.append(entry)
         groups = [entries[i : i + n] for i in range(0, len(entries), n)]
         added = [
             pa.array([[entry[field.name] for entry in group] for group in groups], type=field.type) for field in ADDED
@@ -153,20 +149,6 @@ def answer_all(job: GenerationJob, output: GenerationOutput) -> float:
     return tokens / seconds
 
 
-def _described(trajectory: Trajectory) -> dict[str, Any]:
-    """The entries of one response."""
-    output = trajectory.output
-    facts = facts_of(output)
-    return {
-        "responses": trajectory.text,
-        "response_log_probs": math.fsum(output.response_logprobs or ()),  # 0 where the policy did not sample
-        "finish_reasons": output.extra_fields.get("finish_reason"),
-        "response_lengths": len(output.policy_ids),
-        "num_turns": facts["num_turns"],
-        "num_tool_calls": facts["num_tool_calls"],
-    }
-
-
 def summary(config: GenerationConfig, tokens_per_second: float) -> str:
     """The last line: what was written, and what to do with it. Warns if no response came to its end."""
     path, limit = config.data.output_path, config.rollout.response_length
@@ -212,7 +194,6 @@ def agent_settings(config: GenerationConfig) -> AgentSettings:
 
 
 def check_context(config: GenerationConfig) -> None:
-    """Prompt and response fit the model's context."""
     model, rollout = config.model, config.rollout
     context = model.override_config.get("max_position_embeddings") or read_model_facts(model.path).context
     longest = rollout.prompt_length + rollout.response_length

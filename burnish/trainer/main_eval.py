@@ -4,6 +4,7 @@
 """
 
 import math
+from contextlib import suppress
 
 from burnish.config import EVAL, EvalConfig, Loaded, run
 from burnish.config.finalise import finalise_eval
@@ -14,7 +15,6 @@ FAIL_UNDER = "--fail-under"
 
 
 def main(argv: list[str]) -> int:
-    """Evaluate every job of the command line; 1 where a data source of one is below `--fail-under`."""
     words, threshold = take_threshold(argv)
 
     def evaluate_job(loaded: Loaded[EvalConfig]) -> int:
@@ -29,26 +29,20 @@ def main(argv: list[str]) -> int:
 
 def take_threshold(argv: list[str]) -> tuple[list[str], float | None]:
     """The command line without `--fail-under X` or `--fail-under=X`, and X."""
-    rest: list[str] = []
-    threshold = None
-    words = iter(argv)
+    rest, words = list[str](), iter(argv)
+    threshold: float | None = None
     for word in words:
         name, equals, text = word.partition("=")
-        if name == FAIL_UNDER:
-            threshold = _number(text if equals else next(words, ""))
-        else:
+        if name != FAIL_UNDER:
             rest.append(word)
+            continue
+        text = text if equals else next(words, "")
+        threshold = math.nan
+        with suppress(ValueError):
+            threshold = float(text)
+        if not math.isfinite(threshold):
+            raise ConfigError(f"{FAIL_UNDER} {text}".rstrip() + f": must be a number, for example {FAIL_UNDER} 0.5")
     return rest, threshold
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ConfigError(f"{FAIL_UNDER} {text}".rstrip() + f": must be a number, for example {FAIL_UNDER} 0.5")
-    return number
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from burnish.errors import ConfigError
 
 
 def main(argv: list[str]) -> int:
-    """Run every job of the command line."""
     return run(argv, GENERATION, finalise_generation, _generate)
 
 

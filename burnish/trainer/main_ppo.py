@@ -7,7 +7,6 @@ from burnish.trainer import restart
 
 
 def main(argv: list[str]) -> None:
-    """Run every job of the command line."""
     restart.prepare(argv)
     run(argv, PPO, _finish, _train)
 

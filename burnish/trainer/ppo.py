@@ -1,16 +1,17 @@
 """The training loop. `fit` reads as the algorithm and names none.
 
-What an estimator or a loss needs (a critic, groups, further outputs of the log-prob pass) it declares; the loop asks
-for nothing else. Experience comes in as whole, scored groups (`experience.py`), workers compute, the controller gives
-credit (`credit.py`). A user who wants another part hands another worker class, pool or reward function to the
-constructor; `setup.py` does so from the configuration.
+What an estimator or a loss needs (a critic, groups, further outputs of the log-prob pass) it declares. Experience comes
+in as whole, scored groups (`experience.py`), workers compute, the controller gives credit (`credit.py`). For another
+part, hand another worker class, pool or reward function to the constructor; `setup.py` does so from the configuration.
 """
 
 import contextlib
+import gc
+import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,45 +20,31 @@ from typing import Any
 import numpy as np
 
 from burnish.agents.check import AgentCheck
-from burnish.agents.settings import AgentSettings
 from burnish.algorithms.losses import token_choice
 from burnish.algorithms.needs import needs_of
 from burnish.algorithms.resample import resample
+from burnish.algorithms.variance import variance_proxy_metrics
 from burnish.config import PPOConfig
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
 from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
 from burnish.protocol import DataProto
-from burnish.rewards.managers.protocol import adapt_manager
+from burnish.rewards.managers import adapt_manager
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
+from burnish.trainer import checkpoint
 from burnish.trainer.augment import Augmentation, make_buffer
-from burnish.trainer.bad_updates import BadUpdates
-from burnish.trainer.checkpoint import CheckpointStore, disk_errors, link_model_files, step_of
-from burnish.trainer.credit import Credit
-from burnish.trainer.due import is_due
+from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
+from burnish.trainer.credit import Credit, reward_tokens
 from burnish.trainer.experience import Experience, drawn_of
-from burnish.trainer.groups import close_within, load_models, make_groups, write_captured
-from burnish.trainer.heap import older_objects_kept
-from burnish.trainer.passes import Passes
-from burnish.trainer.process_reward import reward_tokens
-from burnish.trainer.remote_rollouts import RemoteRollouts
-from burnish.trainer.report import batch_metrics, sample_rows, speed_metrics, variance_metrics
-from burnish.trainer.reward_model import RewardModel, check_rows, check_training_rows
-from burnish.trainer.state import (
-    MODEL,
-    as_text,
-    changed_keys,
-    check_same_run,
-    key_values,
-    read_state,
-    run_facts,
-    write_state,
-)
+from burnish.trainer.groups import Passes, RemoteRollouts, close_within, load_models, make_groups, write_captured
+from burnish.trainer.report import BadUpdates, batch_metrics, sample_rows, speed_metrics
+from burnish.trainer.reward_model import RewardModel, check_rows
 from burnish.trainer.validate import Validator
 from burnish.waits import waiting
-from burnish.workers.conversations import ConversationReader
+from burnish.workers.reward_model import ConversationReader
+from burnish.workers.rollouts import agent_settings
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +64,7 @@ class PPOTrainer:
         reward_fn: Any,
         val_reward_fn: Any = None,
     ):
-        """Reads the data and opens the run folder; no model is loaded yet.
-
-        reward_fn, val_reward_fn   reward managers: `manager(batch, return_dict=True)`; None validates with reward_fn
-        """
+        """Reads the data and opens the run folder; no model is loaded. `val_reward_fn` is `reward_fn` if not given."""
         self.config, self.tokenizer = config, tokenizer
         self.role_worker_mapping = role_worker_mapping
         self.resource_pool_manager = resource_pool_manager
@@ -110,31 +94,28 @@ class PPOTrainer:
         conversations = ConversationReader(config, self.tokenizer) if config.reward_model.enable else None
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
-        agents = AgentCheck(AgentSettings.of(config), self.tokenizer)  # each row's loop, tools, interaction, retriever
+        agents = AgentCheck(agent_settings(config), self.tokenizer)  # each row's loop, tools, interaction, retriever
         for rows in [self.train_rows, *([self.val_rows] if self.val_rows else [])]:
             for i, row in enumerate(rows.known_rows()):
                 agents.row(row, partial(rows.where, i))
         agents.finish()
         if conversations is not None:
-            check_training_rows(self.train_rows, conversations, by_outcomes=self.needs.process_reward)
+            check_rows(self.train_rows, conversations, trains=True, by_outcomes=self.needs.process_reward)
             if self.val_rows is not None:
-                check_rows(self.val_rows, conversations)
+                check_rows(self.val_rows, conversations, trains=False)
         self.order = make_order(self.train_rows, config.data)
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
 
     def find_start_and_end(self) -> None:
-        """The checkpoint to resume from, and the number of steps: as set, or until every prompt was drawn.
-
-        `end` is the number of prompts to draw in all; None where the number of steps is known without it: it is set, or
-        groups are dropped and others drawn in their place, so that a step takes as many prompts as it needs.
-        """
+        """The checkpoint to resume from, and the number of steps: as set, or until every prompt was drawn. `end`, the
+        prompts to draw in all, is None where steps are set, or dropped groups are replaced by others."""
         trainer, size = self.config.trainer, self.config.data.train_batch_size
-        self.run_facts = run_facts(self.config, len(self.train_rows))
+        self.run_facts = checkpoint.run_facts(self.config, len(self.train_rows))
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step, drawn = 0, 0
         if self.resume_from is not None:
-            state = read_state(self.resume_from)
-            check_same_run(self.resume_from, state["run"], self.run_facts)
+            state = checkpoint.read_state(self.resume_from)
+            checkpoint.check_same_run(self.resume_from, state["run"], self.run_facts)
             self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
         prompts, refills = self.order.start(trainer.total_epochs), self.config.algorithm.filter_groups.enable
         self.end = None if trainer.total_training_steps or refills else prompts
@@ -146,7 +127,6 @@ class PPOTrainer:
             log.warning("trainer.critic_warmup=%d: the actor is not trained at all", trainer.critic_warmup)
 
     def init_workers(self) -> None:
-        """Make the worker groups and load their models."""
         manager = self.resource_pool_manager
         manager.check_devices(self.worker_group_cls.available_devices(self.config.trainer.device))
         for pool in manager.pools.values():
@@ -160,17 +140,16 @@ class PPOTrainer:
         models = {"actor": self.policy, "critic": self.critic, "process_reward": self.process_reward}
         self.models = {name: group for name, group in models.items() if group is not None}  # what a checkpoint holds
         load_models(manager, groups)
-        agents = groups.get(Role.AgentLoop)
         rollouts: Any = self.policy
-        if agents is not None:
-            rollouts = RemoteRollouts(self.policy, agents, self.config.staleness)
+        if Role.AgentLoop in groups:
+            rollouts = RemoteRollouts(self.policy, groups[Role.AgentLoop], self.config.staleness)
         self.experience = Experience(
-            config=self.config,
-            dataset=self.train_rows,
-            order=self.order,
-            policy=rollouts,
-            manager=self.reward_fn,
-            needs=self.needs,
+            self.config,
+            self.train_rows,
+            self.order,
+            rollouts,
+            self.reward_fn,
+            self.needs,
             end=self.end,
             last_step=self.total_steps,
             augmentation=Augmentation(self.new_prompts, self.tracker.event),
@@ -179,15 +158,9 @@ class PPOTrainer:
         )
         self.validator: Validator | None = None
         if self.val_rows is not None:
-            self.validator = Validator(
-                config=self.config,
-                dataset=self.val_rows,
-                policy=rollouts,
-                manager=self.val_reward_fn,
-                tokenizer=self.tokenizer,
-                folder=self.tracker.folder,
-                reward_model=RewardModel(self.config.reward_model, judge, mixes=False) if judge else None,
-            )
+            model = RewardModel(self.config.reward_model, judge, mixes=False) if judge else None
+            rows, reward_fn, folder = self.val_rows, self.val_reward_fn, self.tracker.folder
+            self.validator = Validator(self.config, rows, rollouts, reward_fn, self.tokenizer, folder, model)
 
     def fit(self) -> dict[str, float]:
         """Train to the last step, validating and saving on the way; returns the last step's metrics."""
@@ -209,7 +182,7 @@ class PPOTrainer:
                         with timed(metrics, "process_reward"):
                             when = self.config.process_reward.update
                             batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
-                            self.note_updates("process_reward", updates, metrics)
+                            self.bad_updates.note("process_reward", updates, self.step, metrics)
                     with timed(metrics, "adv"):
                         batch = self.credit(batch, metrics)
                     with timed(metrics, "describe"):
@@ -217,16 +190,19 @@ class PPOTrainer:
                     sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # what updates read
                     if self.critic:
                         with timed(metrics, "update_critic"):
-                            self.note_updates("critic", self.critic.update_critic(sent, self.step), metrics)
+                            updates = self.critic.update_critic(sent, self.step)
+                            self.bad_updates.note("critic", updates, self.step, metrics)
                     if self.step > trainer.critic_warmup:
                         with timed(metrics, "update_actor"):
-                            self.note_updates("actor", self.policy.update_actor(sent, self.step), metrics)
+                            updates = self.policy.update_actor(sent, self.step)
+                            self.bad_updates.note("actor", updates, self.step, metrics)
                     self.credit.correction.watch(metrics, self.step)
                     if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
                         with timed(metrics, "testing"):
                             metrics |= self.validator(self.step)
                 metrics |= speed_metrics(batch, metrics, self.resource_pool_manager.n_processes())
-                metrics |= variance_metrics(batch, metrics)
+                if "sum_pi_squared" in batch.batch:  # how noisy the gradient is
+                    metrics |= variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))
                 self.note_restarts(metrics)
                 self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
                 saving = {}
@@ -301,10 +277,6 @@ class PPOTrainer:
         drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are dropped
         return drawn
 
-    def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
-        """Add the metrics of a role's optimiser steps; BadStepError when too many in a row could not be applied."""
-        self.bad_updates.note(role, updates, self.step, metrics)
-
     def note_restarts(self, metrics: Mapping[str, float]) -> None:
         """Write down that rollout engines were lost and replaced, while answers were generated or validated."""
         counts = {
@@ -325,58 +297,59 @@ class PPOTrainer:
         return batch_metrics(batch, self.config, self.step - 1)
 
     def save(self) -> None:
-        """Write `global_step_<step>`: models, optimisers, and where the controller stands.
-
-        With `checkpoint.async_save` all of it is only copied here, and written while training continues.
-        """
+        """Write `global_step_<step>`; with `checkpoint.async_save` it is copied here, and written behind training."""
         state = {
             "step": self.step,
             "experience": self.experience.state_dict(),
             **self.credit.state_dict(),
             "bad_steps": self.bad_updates.in_a_row,
             "run": self.run_facts,
-            "config": key_values(self.config),
+            "config": checkpoint.key_values(self.config),
         }
-        text = as_text(state)
+        text = json.dumps(state, indent=1)  # as it is now, to be written at any later time
 
         def write(save: Callable[[WorkerGroup, Path], object], folder: Path) -> None:
             for name, group in self.models.items():
                 save(group, folder / name)
-            link_model_files(folder, "actor")
-            write_state(folder, text)
+            checkpoint.link_model_files(folder, "actor")
+            (folder / checkpoint.STATE).parent.mkdir()
+            (folder / checkpoint.STATE).write_text(text)
 
         self.note_saved(wait=True)
         self.tracker.folder.flush()
         if self.config.actor_rollout_ref.actor.checkpoint.async_save:
-            with disk_errors(self.store.folder(self.step)):
+            with checkpoint.disk_errors(self.store.folder(self.step)):
                 for group in self.models.values():
                     group.capture_checkpoint()
             self.store.save_behind(self.step, partial(write, write_captured))
         else:
-            self.store.save(self.step, partial(write, lambda group, folder: group.save_checkpoint(folder)))
-            self.has_saved(self.step)
+            self.store.save_behind(self.step, partial(write, lambda group, folder: group.save_checkpoint(folder)))
+            self.note_saved(wait=True)
 
     def note_saved(self, *, wait: bool) -> None:
         """Take notice of a checkpoint that was written behind training; raises what kept it from being complete."""
         folder = self.store.finished(wait=wait)
         if folder is not None:
-            self.has_saved(step_of(folder))
-
-    def has_saved(self, step: int) -> None:
-        """The checkpoint of a step is complete."""
-        self.saved = step
-        self.tracker.event("checkpoint", step=step)
+            self.saved = step_of(folder)
+            self.tracker.event("checkpoint", step=self.saved)
 
     def load(self, folder: Path) -> None:
         """Resume from a checkpoint as if the run had never stopped; logs what is different this time."""
-        state = read_state(folder)
+        state = checkpoint.read_state(folder)
         is_over = self.step >= self.total_steps and not self.config.trainer.val_only
-        if not is_over:  # else it is the last checkpoint, which may have been saved without what training needs
-            self.load_models(folder)
+        models = {} if is_over else self.models  # the last checkpoint may have been saved without what training needs
+        if missing := [name for name in models if not (folder / name).is_dir()]:
+            raise CheckpointError(
+                f"{folder} has no {missing[0]}: it was saved by an estimator that needs none. Start over with "
+                f"trainer.default_local_dir=<another folder> {checkpoint.MODEL}={folder}"
+            )
+        for name, group in models.items():
+            with waiting("checkpoint", "the trainer", f"reading checkpoint {folder / name}", self.store.deadline_s):
+                group.load_checkpoint(folder / name)
         if folder.resolve() == self.store.folder(self.step).resolve():
             self.saved = self.step
         log.info("resuming from %s: step %d of %d", folder, self.step, self.total_steps)
-        for change in changed_keys(state["config"], self.config):
+        for change in checkpoint.changed_keys(state["config"], self.config):
             log.warning("changed since that checkpoint: %s", change)
         if is_over:
             log.warning(
@@ -387,23 +360,9 @@ class PPOTrainer:
         self.credit.load_state_dict(state)
         self.bad_updates.in_a_row |= state["bad_steps"]
 
-    def load_models(self, folder: Path) -> None:
-        """Each model with its training state."""
-        for name in self.models:
-            if not (folder / name).is_dir():
-                raise CheckpointError(
-                    f"{folder} has no {name}: it was saved by an estimator that needs none. Start over with "
-                    f"trainer.default_local_dir=<another folder> {MODEL}={folder}"
-                )
-        for name, group in self.models.items():
-            with waiting("checkpoint", "the trainer", f"reading checkpoint {folder / name}", self.store.deadline_s):
-                group.load_checkpoint(folder / name)
-
     def close(self) -> None:
-        """End what workers and reward managers started, once the checkpoint that is being written is complete.
-
-        All of it is tried. What fails rises, unless the run has failed already: that error must not be replaced.
-        """
+        """End what workers and reward managers started, once the checkpoint being written is complete. A failure rises
+        after all was tried, unless the run has failed already: that error must not be replaced."""
         error, failures = sys.exception(), list[Exception]()
         has_failed = error is not None
         self.ending = f"{type(error).__name__}: {error}" if has_failed else "all steps are done"
@@ -422,3 +381,15 @@ class PPOTrainer:
                 raise failure
             if not isinstance(failure, WorkerError | DeadlineError):  # workers that died, or are still busy
                 log.error("%s", failure, exc_info=None if isinstance(failure, BurnishError) else failure)
+
+
+@contextlib.contextmanager
+def older_objects_kept() -> Iterator[None]:
+    """Leave objects that are there now out of Python's garbage collections until the end of the block: libraries bring
+    some 400,000 containers, which take a third of a second again and again while the device waits."""
+    gc.collect()  # what is garbage by now would be kept with them
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

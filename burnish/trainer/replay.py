@@ -1,8 +1,8 @@
 """One update that was NaN or infinite, run again alone: what `burnish replay DUMP` does.
 
 Consumes a dump (`engine/dump.py`) and keys to be set otherwise (`replay_config.py`); produces a `Replay`: the metrics
-that come out now, and where it is not finite. `SUBJECTS` has, for each role, how its model is loaded and its objective
-built: by the worker or the objective of the run itself, so that the same numbers come out. No optimiser step is taken.
+that come out now, and where it is not finite; and its text, `report`. `SUBJECTS` has, for each role, how its model is
+loaded and its objective built: by the worker or the objective of the run itself, so that the same numbers come out.
 """
 
 import logging
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,22 +21,16 @@ from burnish.config.key import read
 from burnish.config.supervised import SupervisedConfig
 from burnish.controller import ClassWithInitArgs, Worker
 from burnish.controller.worker import WorkerPlace
+from burnish.engine import diagnosis
 from burnish.engine.batching import MicroBatch
-from burnish.engine.diagnosis import (
-    TokenPlace,
-    bad_gradients,
-    bad_weights,
-    first_bad_module,
-    first_bad_token,
-    grad_norm,
-)
-from burnish.engine.diagnosis import largest as largest_of
+from burnish.engine.diagnosis import TokenPlace
 from burnish.engine.dump import Dump, read_dump, versions
 from burnish.engine.packing import pack
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
 from burnish.errors import CheckpointError, ConfigError
-from burnish.models.loading import load_tokenizer, read_model_facts
+from burnish.models.facts import read_model_facts
+from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
 from burnish.tracking.progress import Progress
 from burnish.trainer.replay_config import ACTOR, MODELS, config_of
@@ -45,41 +39,32 @@ from burnish.trainer.sft import NextTokens
 from burnish.trainer.supervised import make_trainable
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
+from burnish.workers.objectives import loss_mask
 from burnish.workers.process_reward import ProcessRewardWorker
-from burnish.workers.updates import loss_mask
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
 W = TypeVar("W", bound=Worker)
 
+SHOWN = 10  # rows, and names of parameters
 ROW = "row"  # a column with the number of each row in the dump: an update may leave some out
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What an update is computed from: a model, the rows that it runs, their loss, and how they are cut into passes.
-
-    values   of each response token, (B, R), or of each row, (B, 1), to look for the one that is not finite
-    mask      of those that count
-    sides     sequences in a row: two of a pair
-    """
+    """What an update is computed from: a model, the rows that it runs, their loss, and how they are cut into passes."""
 
     trainable: Trainable
     rows: DataProto
     loss: Loss
     micro: MicroBatch
-    values: Mapping[str, Tensor]
-    mask: Tensor
-    sides: int = 1
+    values: Mapping[str, Tensor]  # of each response token, (B, R), or of each row, (B, 1)
+    mask: Tensor  # of those that count
+    sides: int = 1  # sequences in a row: two of a pair
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row whose loss or gradient is NaN or infinite when it is run alone."""
-
     number: int  # in the dump
     uid: Any  # None where the rows have none
     prompt: int  # tokens
@@ -91,8 +76,6 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Replay:
-    """What came out."""
-
     dump: Dump
     device: torch.device
     computed: int  # rows that the update runs the model on
@@ -102,9 +85,7 @@ class Replay:
     parameters: int
     rows: list[BadRow]
     module: str | None  # the first whose output is not finite
-    largest: dict[
-        str, tuple[float, TokenPlace]
-    ]  # value → the finite value of the largest size; its row is that of the dump
+    largest: dict[str, tuple[float, TokenPlace]]  # the finite value of the largest size; its row in the dump
 
     @property
     def is_finite(self) -> bool:
@@ -112,7 +93,6 @@ class Replay:
 
 
 def replay(folder: str | Path, overrides: Sequence[str] = ()) -> Replay:
-    """Run the update in a dump again, with some keys set otherwise."""
     dump = read_dump(folder)
     config = config_of(dump, overrides)
     for name, version in versions().items():
@@ -126,22 +106,27 @@ def replay(folder: str | Path, overrides: Sequence[str] = ()) -> Replay:
     trainable = subject.trainable
     log.info("running the update on %d rows", len(subject.rows))
     metrics = gradients(subject, subject.rows)
-    bad = bad_gradients(trainable)
-    rows: list[BadRow] = []
-    module = None
+    bad = diagnosis.bad_gradients(trainable)
+    rows, module = list[BadRow](), None
     if not _is_finite(metrics):
-        alone = rows_alone(subject)
+        alone: dict[int, float] = {}  # the loss of each row that is not finite when it is run alone, or its gradient
+        with Progress("running rows alone", len(subject.rows)) as progress:
+            for i in range(len(subject.rows)):
+                of_row = gradients(subject, subject.rows[[i]])
+                if not _is_finite(of_row):
+                    alone[i] = of_row["loss"]
+                progress.advance()
         rows = [_described(subject, i, loss) for i, loss in alone.items()]
         first = [min(alone)] if alone else range(len(subject.rows))
-        module = first_bad_module(trainable.module, lambda: _run_modules(subject, first))
+        module = diagnosis.first_bad_module(trainable.module, lambda: _run_modules(subject, first))
     numbers = subject.rows.non_tensor_batch[ROW]
-    found = {name: largest_of(value, subject.mask) for name, value in subject.values.items()}
+    found = {name: diagnosis.largest(value, subject.mask) for name, value in subject.values.items()}
     return Replay(
         dump=dump,
         device=trainable.device,
         computed=len(subject.rows),
         metrics=metrics,
-        weights=bad_weights(trainable.module),
+        weights=diagnosis.bad_weights(trainable.module),
         gradients=bad,
         parameters=len(trainable.masters),
         rows=rows,
@@ -153,19 +138,7 @@ def replay(folder: str | Path, overrides: Sequence[str] = ()) -> Replay:
 def gradients(subject: Subject, rows: DataProto) -> dict[str, float]:
     """The metrics of these rows with the loss and the norm of the gradients, which stay where they are."""
     merged = subject.trainable.forward_backward(rows, subject.loss, subject.micro)
-    return merged | {"grad_norm": grad_norm(subject.trainable)}
-
-
-def rows_alone(subject: Subject) -> dict[int, float]:
-    """The loss of each row for which it, or its gradient, is NaN or infinite when the row is run alone."""
-    bad = {}
-    with Progress("running rows alone", len(subject.rows)) as progress:
-        for i in range(len(subject.rows)):
-            metrics = gradients(subject, subject.rows[[i]])
-            if not _is_finite(metrics):
-                bad[i] = metrics["loss"]
-            progress.advance()
-    return bad
+    return merged | {"grad_norm": diagnosis.grad_norm(subject.trainable)}
 
 
 @torch.no_grad()
@@ -181,18 +154,16 @@ def _run_modules(subject: Subject, numbers: Iterable[int]) -> None:
 def _described(subject: Subject, i: int, loss: float) -> BadRow:
     columns, row = subject.rows.batch, subject.rows.non_tensor_batch
     length = int(columns["attention_mask"][i].sum())
-    response = (
-        int(columns["attention_mask"][i][-columns["responses"].shape[1] :].sum()) if "responses" in columns else 0
-    )
-    token = first_bad_token(subject.values, subject.mask, i)
+    response = 0
+    if "responses" in columns:
+        response = int(columns["attention_mask"][i][-columns["responses"].shape[1] :].sum())
+    token = diagnosis.first_bad_token(subject.values, subject.mask, i)
     values = {} if token is None else {name: float(value[i, token]) for name, value in subject.values.items()}
-    return BadRow(
-        row[ROW][i], row["uid"][i] if "uid" in row else None, length - response, response, loss, token, values
-    )
+    uid = row["uid"][i] if "uid" in row else None
+    return BadRow(row[ROW][i], uid, length - response, response, loss, token, values)
 
 
 def _check_vocabulary(dump: Dump, model: str) -> None:
-    """CheckpointError where the rows have token ids that the model does not."""
     columns, vocabulary = dump.batch.batch, read_model_facts(model).vocab
     real = columns["input_ids"][columns["attention_mask"].bool()]
     if other := [int(token) for token in (real.min(), real.max()) if not 0 <= int(token) < vocabulary]:
@@ -206,7 +177,59 @@ def _is_finite(metrics: Mapping[str, float]) -> bool:
     return math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])
 
 
-# --- the subject of each role ---
+def report(replay: Replay) -> str:
+    dump, update = replay.dump, replay.dump.update
+    heading = [
+        f"step {update.step}, optimiser step {update.number} of {update.role} (burnish {dump.command})",
+        f"{replay.computed} rows computed of the {len(dump.batch)} in the mini-batch, on {replay.device.type}",
+    ]
+    return "\n".join([*heading, "", *_metrics(replay), "", *_verdict(replay)])
+
+
+def _metrics(replay: Replay) -> list[str]:
+    """A line for each metric of an update without its optimiser step; values in full, so that every bit shows."""
+    seen, now = replay.dump.update.metrics, replay.metrics
+    names = ["loss", "grad_norm", *(name for name in now if name not in ("loss", "grad_norm"))]
+    cells = [(name, repr(seen[name]) if name in seen else "-", repr(now[name])) for name in names]
+    table = [("", "in the run", "now"), *cells]
+    first, second = (max(len(row[i]) for row in table) for i in (0, 1))
+    marks = ["", *("" if then == value else "  (differs)" for _, then, value in cells)]
+    lines = [f"{name:<{first}}  {then:<{second}}  {value}" for name, then, value in table]
+    return [line + mark for line, mark in zip(lines, marks, strict=True)]
+
+
+def _verdict(replay: Replay) -> list[str]:
+    lines = ["loss and gradient are finite" if replay.is_finite else "loss or gradient is NaN or infinite"]
+    if not replay.is_finite:
+        lines.append(f"rows with NaN or infinity when run alone: {len(replay.rows)} of {replay.computed}")
+        lines += [f"  {_row(row)}" for row in replay.rows[:SHOWN]]
+        lines += ["  …"] if len(replay.rows) > SHOWN else []
+        lines.append(f"first module with such an output: {replay.module or 'none when the model is run alone'}")
+    lines.append(f"weights that are not finite: {_named(replay.weights)}")
+    lines.append(f"gradients that are not finite: {_named(replay.gradients)} (of {replay.parameters})")
+    if not replay.gradients and math.isinf(replay.metrics["grad_norm"]):
+        lines.append("  (every gradient is finite; their norm is more than float32 holds)")
+    lines.append("largest finite values:")
+    for name, (value, place) in replay.largest.items():
+        lines.append(f"  {name} {value!r} (row {place.row}, token {place.token})")
+    return lines
+
+
+def _row(row: BadRow) -> str:
+    who = f"row {row.number}" + ("" if row.uid is None else f", uid {row.uid!r}")
+    tokens = f"{row.prompt} + {row.response} tokens" if row.response else f"{row.prompt} tokens"
+    where = "the values of its tokens are finite, their sum is not"
+    if row.token is not None:
+        where = f"first at token {row.token}: " + ", ".join(f"{name} {value!r}" for name, value in row.values.items())
+    return f"{who}: {tokens}, loss {row.loss!r}; {where}"
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    return f"{len(names)}: {shown}" if names else "0"
+
+
+# The subject of each role
 
 
 def _worker(cls: type[W], config: PPOConfig) -> W:
@@ -226,7 +249,7 @@ def _actor(config: PPOConfig, dump: Dump) -> Subject:
     if worker.choose is not None and "chosen" not in mini.batch:
         mini = worker.with_choice(mini, dump.update.step, dump.update.number)
     rows = worker.rows_to_train(mini)
-    log_prob = worker.log_probs_for_update(rows)["log_prob"]
+    log_prob = worker.log_probs(rows, worker.update_micro_batch)["log_prob"]
     values = {"log_prob": log_prob}
     if "old_log_probs" in rows.batch:  # else nothing read them, and the ratio is 1
         values["log_ratio"] = log_prob - rows.batch["old_log_probs"]
@@ -255,20 +278,20 @@ def _process_reward(config: PPOConfig, dump: Dump) -> Subject:
 
 
 def _sft(config: SFTConfig, dump: Dump) -> Subject:
-    objective, batch = NextTokens(config, _tokenizer(config)), dump.batch
+    objective = NextTokens(config, _tokenizer(config))
     trainable = make_trainable(objective, 1)
-    values = trainable.infer(lambda rows: trainable.forward.log_probs(pack(rows.batch)), batch, objective.micro)
-    loss, mask = objective.loss(trainable.forward, batch), batch.batch["response_mask"]
-    return Subject(trainable, batch, loss, objective.micro, values, mask)
+    values = trainable.infer(lambda rows: trainable.forward.log_probs(pack(rows.batch)), dump.batch, objective.micro)
+    loss, mask = objective.loss(trainable.forward, dump.batch), dump.batch.batch["response_mask"]
+    return Subject(trainable, dump.batch, loss, objective.micro, values, mask)
 
 
 def _rm(config: RMConfig, dump: Dump) -> Subject:
-    objective, batch = Preferences(config, _tokenizer(config)), dump.batch
+    objective = Preferences(config, _tokenizer(config))
     trainable = make_trainable(objective, 1)
-    of_pairs = trainable.infer(lambda rows: objective.row_values(trainable.forward, rows), batch, objective.micro)
+    of_pairs = trainable.infer(lambda rows: objective.row_values(trainable.forward, rows), dump.batch, objective.micro)
     values = {name: value[:, None] for name, value in of_pairs.items()}  # (B, 1)
-    loss, mask = objective.loss(trainable.forward, batch), torch.ones(len(batch), 1)
-    return Subject(trainable, batch, loss, objective.micro, values, mask, sides=2)
+    loss, mask = objective.loss(trainable.forward, dump.batch), torch.ones(len(dump.batch), 1)
+    return Subject(trainable, dump.batch, loss, objective.micro, values, mask, sides=2)
 
 
 SUBJECTS: dict[str, Callable[[Any, Dump], Subject]] = {
@@ -280,7 +303,7 @@ SUBJECTS: dict[str, Callable[[Any, Dump], Subject]] = {
 }
 
 
-def _tokenizer(config: SupervisedConfig) -> "PreTrainedTokenizerBase":
+def _tokenizer(config: SupervisedConfig) -> Any:
     return load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
 
 

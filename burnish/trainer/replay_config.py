@@ -1,6 +1,5 @@
 """From the keys in a dump, which may come from anyone, and those on the command line to a configuration to replay with.
 
-Consumes a `Dump` and overrides; produces the configuration of the run, with the dump's own weights as the role's model.
 Nothing in a dump may have code run or files read outside of it: keys that name code or a path are taken from the
 command line only, and where the update needs one, the error names the argument to give. Values are converted as those
 of a command line are, and the rules of the loss hold for what is set otherwise.
@@ -17,9 +16,8 @@ from burnish.config import PPO, RM, SFT, Loaded, PPOConfig, Schema, load
 from burnish.config.build import convert_all
 from burnish.config.key import KnownKey, keys_of, write
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL
-from burnish.config.rules import loss
+from burnish.config.rules import Given, loss
 from burnish.config.rules.correction import BYPASS, LOSS_MODE, correction
-from burnish.config.rules.given import Given
 from burnish.config.values import show
 from burnish.engine.dump import MODEL, Dump
 from burnish.errors import CheckpointError, ConfigError
@@ -55,10 +53,7 @@ OF_STEPS = ("optim", "grad_clip", "ppo_epochs", "shuffle", "ppo_mini_batch_size"
 
 def config_of(dump: Dump, overrides: Sequence[str]) -> Any:
     """The configuration of the run with these keys set otherwise, and with the dump's own weights as the role's model.
-
-    The keys of the run are finished: what follows from others is filled in, and only the clip range and a KL term that
-    its coefficient switches on follow again.
-    """
+    Of what follows from other keys, only the clip range and a KL term that its coefficient switches on follow again."""
     role, models = dump.update.role, MODELS.get(dump.command, {})
     if role not in models:
         raise CheckpointError(f"{dump.folder} was written by `burnish {dump.command}` ({role}), unknown here")
@@ -104,7 +99,6 @@ def _is_foreign(known: KnownKey, value: Any) -> bool:
 
 
 def _refuse_code(dump: Dump, values: Mapping[str, Any], asked: Loaded[Any], model: str) -> None:
-    """ConfigError where the run's update ran custom code that the command line does not name again."""
     used = {f"{model}.{name}": values[f"{model}.{name}"] for name in CODE if values[f"{model}.{name}"]}
     if dump.update.role == "actor" and not losses.TABLE.is_built_in(values[LOSS_MODE]):
         used[LOSS_MODE] = values[LOSS_MODE]
@@ -147,14 +141,12 @@ def _base(adapter: Path, model: str) -> str:
             f"the dump holds an adapter, and its base is no folder on this machine: the run used {named}; give it on "
             f"the command line, {model}.path=FOLDER (or a hub id, if it is to be fetched)"
         )
-    log.warning(
-        "the base of the adapter is %s on this machine, which the dump names; %s.path=… names another", base, model
-    )
+    text = "the base of the adapter is %s on this machine, which the dump names; %s.path=… names another"
+    log.warning(text, base, model)
     return base
 
 
 def _follow(config: PPOConfig, values: Mapping[str, Any], asked: Mapping[str, Any], given: Given) -> None:
-    """What follows from the actor's keys that are set otherwise, by the rules of a run."""
     if asked.get(BYPASS, values[BYPASS]) != values[BYPASS]:
         raise ConfigError(
             f"{BYPASS}={show(asked[BYPASS])}: it says what the old log-probs are, and those are the dump's, of a run "
@@ -172,7 +164,7 @@ def _follow(config: PPOConfig, values: Mapping[str, Any], asked: Mapping[str, An
         correction(config, given)
     else:
         given.unused(f"{BYPASS} is off: the weights are the dump's", *given.below("algorithm.rollout_correction"))
-    cut, by = (
-        ("ppo_micro_batch_size_per_gpu", "tokens") if actor.use_dynamic_bsz else ("ppo_max_token_len_per_gpu", "rows")
-    )
+    cut, by = "ppo_max_token_len_per_gpu", "rows"
+    if actor.use_dynamic_bsz:
+        cut, by = "ppo_micro_batch_size_per_gpu", "tokens"
     given.unused(f"{ACTOR}.use_dynamic_bsz={show(actor.use_dynamic_bsz)} cuts by {by}", f"{ACTOR}.{cut}")

@@ -1,21 +1,27 @@
-"""What a step reports: samples as a person reads them, and the metrics of its batch.
+"""What a step reports: samples as a person reads them, the metrics of its batch, and updates that were not applied.
 
 Consumes finished batches; produces rows for the run folder and metrics. Nothing here changes a batch.
 """
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from burnish.algorithms.metrics import data_metrics, lengths, throughput_metrics, timing_metrics
-from burnish.algorithms.variance import variance_proxy_metrics
+from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
 from burnish.config import PPOConfig
 from burnish.data.augment import AUGMENTED
+from burnish.engine.dump import FOLDER as DUMPS
+from burnish.engine.dump import dump_folder
+from burnish.errors import BadStepError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import unboxed
 from burnish.workers.trajectories import VERSIONS
+
+log = logging.getLogger(__name__)
 
 
 def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
@@ -54,7 +60,6 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
 
 
 def batch_metrics(batch: DataProto, config: PPOConfig, version: int) -> dict[str, float]:
-    """What a batch looked like that trains weights of this version."""
     columns, others = batch.batch, batch.non_tensor_batch
     given = [info.get("acc") for info in others["reward_info"]]
     accuracy = [value if isinstance(value, int | float) else math.nan for value in given]  # some rows may have none
@@ -68,29 +73,17 @@ def batch_metrics(batch: DataProto, config: PPOConfig, version: int) -> dict[str
     )
     if "entropys" in columns:  # else no pass computed it
         metrics["actor/entropy"] = float(columns["entropys"][columns["response_mask"].bool()].mean())
-    measured = not config.algorithm.rollout_correction.bypass_mode
-    return (
-        metrics
-        | agent_metrics(others["agent_metrics"].tolist())
-        | off_policy_metrics(batch, version, measured=measured)
-    )
+    metrics |= agent_metrics(others["agent_metrics"].tolist())
+    return metrics | off_policy_metrics(batch, version, measured=not config.algorithm.rollout_correction.bypass_mode)
 
 
 def speed_metrics(batch: DataProto, metrics: Mapping[str, float], processes: int) -> dict[str, float]:
-    """Seconds per token by stage, and tokens per second: of the batch, and of all that was generated for it."""
     prompt, response = (int(part.sum()) for part in lengths(batch.batch))
     seconds = {name.split("/")[1]: value for name, value in metrics.items() if name.startswith("timing_s/")}
     tokens, generated = prompt + response, int(metrics["perf/generated_tokens"])
     return timing_metrics(seconds, total_tokens=tokens, response_tokens=generated) | throughput_metrics(
         total_tokens=tokens, step_seconds=seconds["step"], n_devices=processes
     )
-
-
-def variance_metrics(batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
-    """How noisy the gradient is, where the log-prob pass gave what that is estimated from."""
-    if "sum_pi_squared" not in batch.batch:
-        return {}
-    return variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))
 
 
 def agent_metrics(trajectories: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -113,26 +106,15 @@ def agent_metrics(trajectories: Sequence[Mapping[str, Any]]) -> dict[str, float]
 
 
 def off_policy_metrics(batch: DataProto, version: int, *, measured: bool = True) -> dict[str, float]:
-    """How old the tokens of a batch are that trains weights of this version; {} where their versions are not recorded.
-
-    The age of a token is the number of steps between the weights that sampled it and those that it trains; a trajectory
-    that ran while the weights changed has tokens of several ages.
-
-        age_mean, age_max    over the tokens that are trained
-        mixed_ratio          trajectories with tokens of several ages
-        tokens_<age>         share of the tokens that have this age
-        kl_<age>             mean over those of the k3 estimate of KL(their own weights ‖ the weights they train)
-
-    measured   `old_log_probs` are of the trained weights, not (as with `bypass_mode`) the rollout's own
-    """
-    if VERSIONS not in batch.batch:
+    """The ages of a batch's tokens, in steps between the weights that sampled them and those of this version: mean and
+    maximum, the share of trajectories with several, the share of tokens of each, and where `old_log_probs` are
+    `measured` on the trained weights the k3 estimate of KL(their own weights ‖ the weights they train)."""
+    columns, gaps = batch.batch, None
+    if VERSIONS not in columns or not bool(columns["response_mask"].any()):
         return {}
-    sampled = batch.batch["response_mask"].bool()  # (B, R)
-    ages = version - batch.batch[VERSIONS]
+    sampled = columns["response_mask"].bool()  # (B, R)
+    ages = version - columns[VERSIONS]
     of_tokens = ages[sampled]
-    if not len(of_tokens):
-        return {}
-    gaps, columns = None, batch.batch
     if measured and "old_log_probs" in columns and "rollout_log_probs" in columns:
         log_ratio = (columns["old_log_probs"] - columns["rollout_log_probs"]).clamp(-20, 20)
         gaps = log_ratio.exp() - 1 - log_ratio  # (B, R) k3
@@ -149,3 +131,35 @@ def off_policy_metrics(batch: DataProto, version: int, *, measured: bool = True)
         if gaps is not None:
             metrics[f"kl_{age}"] = float(gaps[chosen].mean())
     return {f"training/off_policy/{name}": value for name, value in metrics.items()}
+
+
+class BadUpdates:
+    """Updates that were NaN or infinite, so not applied: reported, and the end of a run with too many `in_a_row`."""
+
+    def __init__(self, most: int, folder: Path, event: Callable[..., None]):
+        self.most, self.folder, self.event = most, folder, event
+        self.in_a_row = dict.fromkeys(("actor", "critic", "process_reward"), 0)
+
+    def note(self, role: str, updates: Mapping[str, list[float]], step: int, metrics: dict[str, float]) -> None:
+        """Add the metrics of a role's optimiser steps; BadStepError when too many in a row could not be applied."""
+        bad = updates.get(f"{role}/bad_step", [])
+        metrics.update(reduce_metrics({name: values for name, values in updates.items() if name != f"{role}/bad_step"}))
+        if any(bad):
+            count = int(sum(bad))
+            metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count
+            folders = [dump_folder(self.folder, step, role, i) for i, was_bad in enumerate(bad) if was_bad]
+            dumps = [str(folder) for folder in folders if folder.is_dir()]  # only the first of a run are dumped
+            self.event("bad_step", step=step, role=role, updates=count, dumps=dumps)
+            log.warning("step %d: %d updates of the %s were NaN or infinite and not applied", step, count, role)
+            for dump in dumps:
+                log.warning("this update was dumped: `burnish replay %s` runs it again", dump)
+        for was_bad in bad:
+            self.in_a_row[role] = in_a_row = self.in_a_row[role] + 1 if was_bad else 0
+            if in_a_row >= self.most:
+                dumped = sorted((self.folder / DUMPS).glob(f"*_{role}_*"))
+                look = f"`burnish replay {dumped[0]}` shows where it comes from. " if dumped else ""
+                raise BadStepError(
+                    f"{role}: loss or gradient was NaN or infinite in {in_a_row} updates in a row, up to step {step}. "
+                    f"{look}Look at the rewards in {self.folder / 'rollouts' / f'{step}.jsonl'}, or lower the learning "
+                    "rate"
+                )

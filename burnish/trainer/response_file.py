@@ -1,20 +1,24 @@
-"""The file of responses: the rows it starts from, the columns it adds, and what decides them.
+"""The file of responses: the rows it starts from, what decides them, and the output, made piece by piece. No torch.
 
-`PromptFile` has the rows of the input as a run reads them, and as Arrow holds them, so that every column is written
-unchanged; `output_schema` adds the columns of responses. `job_facts` identifies a job (`trainer/parts.py`): the value
-of every key, except those about place and speed, and a digest of the contents of every file that a key names; `whose`
-describes how two jobs differ. Imports no torch.
+`PromptFile` has the rows as a run reads them, and as Arrow holds them, so that every column is written unchanged.
+`job_facts` identifies a job. `GenerationOutput` survives being killed: `out.parquet.parts/` has the facts of the job,
+the lock, and parts such as `rows-000000128-000000256.parquet`, each written at once or not at all; `merge` streams them
+into `out.parquet`. The facts stay in its metadata: another job is refused, not mixed in.
 """
 
+import contextlib
 import hashlib
 import importlib
+import json
 import logging
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,10 +27,12 @@ from burnish.config import GenerationConfig
 from burnish.config.data import DataConfig
 from burnish.config.key import keys_of, read
 from burnish.config.values import show
+from burnish.data.dataset import complete_row, find_prompt_key, kept_name, refuse_media
 from burnish.data.files import Row, at, describe, is_parquet, locate, no_column, to_table
-from burnish.data.row import complete_row, find_prompt_key, kept_name, refuse_media
 from burnish.errors import ConfigError, DataError
 from burnish.models.folder import fingerprint, resolve_path
+from burnish.tracking.disk import disk_problem
+from burnish.tracking.lock import FolderLock
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +56,18 @@ NEUTRAL = (
     *("trainer.device", "trainer.nnodes", "trainer.n_gpus_per_node"),
 )
 MODEL_TEXTS = (".json", ".jinja", ".model", ".txt", ".py")  # endings of what says how a model reads and ends a text
+KEY = b"burnish.generation"  # of the facts in a file's metadata
+JOB, UNFINISHED = "job.json", ".writing"
+PART = re.compile(r"rows-(\d+)-(\d+)\.parquet")
+ROW_GROUP = 64 * 2**20  # bytes of rows that are merged together
+OUTPUT = "data.output_path"
+REPLACE = f"name another {OUTPUT}, or replace it with data.overwrite=true"
 DIGEST = "sha256:"  # how facts begin that stand for contents
 
 
 class PromptFile:
-    """The rows of a file, each as `complete_row` has it; DataError for one that is wrong when it is asked for.
-
-    Parquet is kept as Arrow holds it, and a row is made of it when it is wanted. The objects of a json file, which need
-    not have the same fields, are kept as they were read.
-    """
+    """The rows of a file, each as `complete_row` has it; DataError for one that is wrong when it is asked for. Objects
+    of a json file, which need not have the same fields, are kept as they were read."""
 
     def __init__(self, path: str, keys: DataConfig):
         self.path, self.keys, self._table = path, keys, describe(path)
@@ -75,7 +84,6 @@ class PromptFile:
         return self._table.rows
 
     def batches(self) -> Iterator[tuple[range, list[Row]]]:
-        """All rows from the first, some at a time, with their numbers."""
         begin = 0
         for batch in self._table.batches():
             numbers = range(begin, begin + len(batch))
@@ -89,15 +97,13 @@ class PromptFile:
         return pq.ParquetFile(file).read() if self._objects is None else to_table(self._objects, file)
 
     def rows(self, numbers: range) -> list[Row]:
-        """Some of its rows."""
         if self._objects is not None:
             return self._completed(numbers, self._objects[numbers.start : numbers.stop])
         some = self.arrow.slice(numbers.start, len(numbers))
         return self._completed(numbers, some.to_pylist(maps_as_pydicts="lossy"))
 
-    @contextmanager
+    @contextlib.contextmanager
     def naming(self, number: int) -> Iterator[None]:
-        """A DataError from inside names the row."""
         try:
             yield
         except DataError as error:
@@ -155,7 +161,6 @@ def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, 
 
 
 def whose(theirs: Any, ours: Mapping[str, Any]) -> str:
-    """How the job that wrote `theirs` differs from this one."""
     if not isinstance(theirs, Mapping):
         return "was not written by burnish generate"
     changes = []
@@ -188,10 +193,8 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _code(modules: Iterable[str]) -> list[Path]:
-    """The files of imported modules, and of what else is imported from the folders that they were found in.
-
-    Installed packages are no user's to edit; of them only the modules themselves count, and burnish not at all.
-    """
+    """The files of imported modules, and of what else is imported from the folders that they were found in. Of
+    installed packages only the modules themselves count, and burnish not at all."""
     found = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in sys.modules.items()}
     files = {name: Path(file) for name, file in found.items() if file and not name.startswith("burnish.")}
     own = {files[name] for name in modules if name in files}
@@ -200,3 +203,159 @@ def _code(modules: Iterable[str]) -> list[Path]:
         file for file in files.values() if places.intersection(file.parents) and "site-packages" not in file.parts
     }
     return sorted(own | imported)
+
+
+class GenerationOutput:
+    """The output file of one job, and the lock on it. Unless `is_complete`, `begin` comes before anything is written.
+
+    facts      what decides the result (`job_facts`)
+    overwrite  whether a file that is there, and what another job left of one, may go; else entering raises
+    """
+
+    def __init__(self, path: str | Path, facts: Mapping[str, Any], *, overwrite: bool = False):
+        self.path = Path(path)
+        self.folder = self.path.with_name(f"{self.path.name}.parts")
+        self.facts: dict[str, Any] = json.loads(json.dumps(facts))  # as they will be read again
+        self.overwrite = overwrite
+        self._lock = FolderLock(self.folder, (OUTPUT,), self.path)
+
+    def __enter__(self) -> Self:
+        self._lock.take()
+        try:
+            self._refuse_others()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def is_complete(self) -> bool:
+        """Whether the file is there, whole, of this job and to stay. Parts that a killed `merge` left are removed."""
+        complete = not self.overwrite and _facts_in(self.path) == self.facts
+        if complete and _job_in(self.folder) == self.facts:
+            self._clear()
+        return complete
+
+    def begin(self, schema: pa.Schema, total: int) -> None:
+        """Be ready to write `total` rows of `schema`: what other jobs left goes, sound parts of this one stay."""
+        about = {**(schema.metadata or {}), KEY: json.dumps(self.facts).encode()}
+        self.schema, self.total = schema.with_metadata(about), total
+        if _job_in(self.folder) != self.facts:
+            self._clear()
+            with self._appearing(self.folder / JOB) as unfinished:
+                unfinished.write_text(json.dumps(self.facts, indent=1), encoding="utf-8")
+        end = 0
+        for rows, file in self._parts():
+            if rows.start >= end and rows.stop <= total and self._read(rows, file) is not None:
+                end = rows.stop
+            else:
+                log.warning("%s is damaged; its rows are made again", file)
+                file.unlink()
+
+    @property
+    def saved(self) -> int:
+        return sum(len(rows) for rows, _ in self._parts())
+
+    def missing(self, size: int) -> Iterator[range]:
+        """The rows that are not there yet, at most `size` at a time."""
+        begin = 0
+        for there in [*(rows for rows, _ in self._parts()), range(self.total, self.total)]:
+            for start in range(begin, there.start, size):
+                yield range(start, min(start + size, there.start))
+            begin = there.stop
+
+    def write(self, rows: range, table: pa.Table) -> None:
+        with self._appearing(self.folder / f"rows-{rows.start:09}-{rows.stop:09}.parquet") as unfinished:
+            pq.write_table(table, unfinished, write_page_checksum=True)
+
+    def merge(self) -> None:
+        parts = self._parts()
+        with self._appearing(self.path) as unfinished, pq.ParquetWriter(unfinished, self.schema) as writer:
+            waiting: list[pa.Table] = []
+            for rows, file in parts:
+                if (table := self._read(rows, file)) is None:
+                    raise DataError(f"{file} was damaged since it was written; the same command makes its rows again")
+                waiting.append(table)
+                if rows.stop == self.total or sum(table.nbytes for table in waiting) >= ROW_GROUP:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting = []
+        self._clear()
+
+    def _read(self, rows: range, file: Path) -> pa.Table | None:
+        """The table of a part; None where its bytes are not those that were written."""
+        try:
+            table = pq.ParquetFile(file, page_checksum_verification=True).read()
+        except (pa.ArrowException, OSError):
+            return None
+        return table if len(table) == len(rows) and table.schema.equals(self.schema) else None
+
+    def _parts(self) -> list[tuple[range, Path]]:
+        files = self.folder.iterdir() if self.folder.is_dir() else ()
+        named = [(PART.fullmatch(file.name), file) for file in files]
+        found = [(range(int(name[1]), int(name[2])), file) for name, file in named if name]
+        return sorted(found, key=lambda part: part[0].start)
+
+    def _clear(self) -> None:
+        """Remove all parts, and the name of their owner last: killed in between, they are still known."""
+        for _, file in self._parts():
+            file.unlink()
+        (self.folder / JOB).unlink(missing_ok=True)
+
+    def _refuse_others(self) -> None:
+        if self.path.is_dir():
+            raise DataError(f"{self.path} is a folder; name a file in {OUTPUT}")
+        if self.overwrite:
+            return
+        if self.path.exists():
+            theirs = _facts_in(self.path)
+            if theirs != self.facts:
+                raise DataError(f"{self.path} already exists and {whose(theirs, self.facts)}; {REPLACE}")
+        elif self.saved and (theirs := _job_in(self.folder)) != self.facts:
+            raise DataError(
+                f"{self.folder} holds {self.saved} rows of an unfinished output, which {whose(theirs, self.facts)}; "
+                f"finish it with that command, {REPLACE}"
+            )
+
+    def _leave(self) -> None:
+        """Let go. Without parts there is nothing to resume from, and no folder."""
+        (self.folder / UNFINISHED).unlink(missing_ok=True)
+        if not self._parts():
+            (self.folder / JOB).unlink(missing_ok=True)
+        self._lock.release()
+        with contextlib.suppress(OSError):  # it is not empty
+            self.folder.rmdir()
+
+    @contextlib.contextmanager
+    def _appearing(self, path: Path) -> Iterator[Path]:
+        """A file to write into; it becomes `path` at the end, so that `path` is whole whenever the process dies."""
+        unfinished = self.folder / UNFINISHED
+        try:
+            yield unfinished
+            with unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(unfinished, path)
+        except OSError as error:
+            raise DataError(
+                f"cannot write {path}: {disk_problem(error, OUTPUT)}. What was saved before is kept: the same command "
+                "resumes"
+            ) from error
+
+
+def _facts_in(file: Path) -> Any:
+    """The facts that a parquet file was made with; None for a file that `merge` did not write."""
+    try:
+        text = (pq.ParquetFile(file).schema_arrow.metadata or {}).get(KEY)
+        return None if text is None else json.loads(text)
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+
+
+def _job_in(folder: Path) -> Any:
+    try:
+        return json.loads((folder / JOB).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

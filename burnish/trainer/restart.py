@@ -1,14 +1,9 @@
-"""Restarts: a run whose workers died, or whose process hangs, continues from its newest checkpoint; without progress it
-gives up.
+"""Restarts: a run whose workers died, or whose process hangs, continues from its newest checkpoint.
 
 - Workers of a cluster died or hang: `setup.train` builds the run again in the same process (`note`).
-- The process of a one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execve` in place.
-  Exec ends every thread wherever it is, and closes all files, locks and GPU contexts before the new program begins. It
-  needs no parent process to wait and pass on signals: process id, terminal and exit code stay what whoever started the
-  command sees, and commands that never hang cost nothing. The new program reads why in its environment (`VARIABLE`).
-  A program that calls the trainer itself (a notebook, a test) is not started again: it exits with the watchdog's code.
-
-Both write the event `restart`. Steps after the checkpoint are trained again: only a new checkpoint counts as progress.
+- The process of a one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execve` in place,
+  which ends every thread and closes files, locks and GPU contexts; process id, terminal and exit code stay. The new
+  program reads why in `VARIABLE`. A program that calls the trainer itself exits with the watchdog's code instead.
 """
 
 import dataclasses
@@ -58,10 +53,8 @@ def prepare(argv: list[str]) -> None:
 
 
 def is_finished(config: PPOConfig) -> bool:
-    """Called for each job of the command in turn (a sweep has several): whether it was finished before the restart.
-
-    The one that hung keeps its folder, whose name may hold the time at which the command was started.
-    """
+    """Called for each job of the command in turn (a sweep has several): whether it was finished before the restart. The
+    one that hung keeps its folder, whose name may hold the time at which the command was started."""
     global _job
     _job += 1
     if _record and _job == _record["job"]:
@@ -97,10 +90,8 @@ class Restarts:
         log.warning("%s", next_step)
 
     def on_hang(self, trainer: "PPOTrainer", why: str) -> tuple[str, Callable[[], None]]:
-        """For the watchdog's thread, of a process that hangs (`Watchdog.on_hang`).
-
-        A run that hangs while it is being closed is not restarted; the message has the error that it ended with.
-        """
+        """For the watchdog's thread (`Watchdog.on_hang`): what happens now, and the function that does it. A run that
+        hangs while it is being closed is not restarted."""
         next_step = f"This process is ended (exit code {EXIT_CODE})"
         if trainer.ending:
             next_step = f"The run had ended before that ({trainer.ending}). {next_step}"
@@ -113,7 +104,6 @@ class Restarts:
         return what, partial(_start_again, record)
 
     def write_event(self, trainer: "PPOTrainer") -> None:
-        """Write the event `restart` into the run folder, before the new attempt trains."""
         if self.event is None:
             return
         if trainer.resume_from is None and not trainer.config.trainer.val_only:

@@ -1,15 +1,8 @@
 """The reward model next to the rules: which rows it scores, and how both become one result.
 
-A row chooses by the `style` in its `reward_model`:
-
-    rule    the reward function alone (as is every other style)
-    model   the model alone
-    both    reward_model.rule_weight · rule + reward_model.model_weight · model
-
-`RewardModel` sends rows of the last two to the worker and produces a `Judgement`; `score.py` asks it for results before
-and after the reward manager. A score that is NaN or infinite is that sample's failure, as is a conversation that the
-model's template cannot render. Where an agent loop gave its own reward, that stands for the rule's, and in rows of
-style model for the model's. Precomputed `rm_scores` in a batch are used as they are, and the model is not asked.
+`RewardModel` asks the worker about rows of style model and both, and produces a `Judgement`, which `score.py` asks for
+results before and after the reward manager. A score that is NaN or infinite, or a conversation that the template cannot
+render, is that sample's failure. Precomputed `rm_scores` in a batch are used as they are, and the model is not asked.
 """
 
 import logging
@@ -28,8 +21,7 @@ from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.routing import BOTH, MODEL, misspelt_style, style_of
 from burnish.tracking.timer import timed
-from burnish.workers.conversations import COLUMNS, PROMPT, ConversationReader
-from burnish.workers.reward_model import on_last_token
+from burnish.workers.reward_model import COLUMNS, PROMPT, ConversationReader, on_last_token
 
 RM_SCORE, RULE_SCORE = "rm_score", "rule_score"  # in `reward_info`
 RESULT, PRECOMPUTED = "score_result", "rm_scores"  # columns of a batch
@@ -55,13 +47,8 @@ class Judgement:
                 column[row] = self.results[row]
 
     def joined_with(self, results: Sequence[ScoreResult]) -> list[ScoreResult]:
-        """A manager's results, those of rows of style both mixed with the model's."""
         both = self.results.keys() - self.alone
         return [self._mixed(result, self.results[i]) if i in both else result for i, result in enumerate(results)]
-
-    def of_all(self, count: int) -> list[ScoreResult]:
-        """The model's results of `count` rows, 0 where it was not asked."""
-        return [self.results.get(row, ScoreResult(0.0)) for row in range(count)]
 
     def _mixed(self, rule: ScoreResult, model: ScoreResult) -> ScoreResult:
         if rule.score is None or rule.error is not None:
@@ -117,12 +104,11 @@ class RewardModel:
         results = {}
         for row, score, problem in zip(asked, scores, answer.non_tensor_batch["rm_problem"], strict=True):
             source, index = str(columns["data_source"][row]), columns.get("index", nothing)[row]
-            if problem is None and math.isfinite(score):
+            if problem is None and not math.isfinite(score):
+                problem = f"the reward model {self.config.model.path} gave {score}: see its weights and dtype"
+            if problem is None:
                 results[row] = ScoreResult(score, {RM_SCORE: score}, data_source=source)
             else:
-                problem = (
-                    problem or f"the reward model {self.config.model.path} gave {score}: see its weights and dtype"
-                )
                 results[row] = ScoreResult(None, error=problem, data_source=source, index=index)
         return results
 
@@ -132,16 +118,12 @@ def offered(batch: DataProto, judgement: Judgement, results: Sequence[ScoreResul
     about, and for the report `rm_score`, None in those and where the model failed."""
     scores = torch.tensor([result.score if result.score is not None else math.nan for result in results])
     batch.batch[PRECOMPUTED] = on_last_token(scores, batch.batch["response_mask"])
-    known = [
-        result.score if row in judgement.results and result.error is None else None
-        for row, result in enumerate(results)
-    ]
-    batch.non_tensor_batch[RM_SCORE] = object_column(known)
+    known = {row for row in judgement.results if results[row].error is None}
+    batch.non_tensor_batch[RM_SCORE] = object_column([r.score if i in known else None for i, r in enumerate(results)])
     return batch
 
 
 def model_metrics(batch: DataProto) -> dict[str, float]:
-    """The model's scores of the samples that are trained on."""
     found = [info[RM_SCORE] for info in batch.non_tensor_batch["reward_info"] if info.get(RM_SCORE) is not None]
     return {f"reward_model/score/{how}": float(getattr(np, how)(found)) for how in ("mean", "max", "min") if found}
 
@@ -154,34 +136,30 @@ def models_alone(batch: DataProto) -> np.ndarray:
     return np.array([style_of({"reward_model": of_row}) == MODEL and given is None for of_row, given in pairs], bool)
 
 
-def check_rows(rows: RLDataset | CustomDataset, conversations: ConversationReader) -> int:
-    """How many rows ask the model, each checked. Rows of a user's class are not known beforehand: none."""
+def check_rows(
+    rows: RLDataset | CustomDataset, conversations: ConversationReader, *, trains: bool, by_outcomes: bool = False
+) -> None:
+    """DataError for a row that the model could not score; ConfigError for rows to train on that never ask it.
+    `by_outcomes`: a process reward model learns from these rows."""
+    if isinstance(rows, CustomDataset):  # not known beforehand
+        return
     asked = 0
-    for i in range(0 if isinstance(rows, CustomDataset) else len(rows)):
+    for i in range(len(rows)):
         section = {"reward_model": rows.value(i, "reward_model")}
-        problem = misspelt_style(section)
-        if style_of(section) in (MODEL, BOTH):
+        problem, style = misspelt_style(section), style_of(section)
+        if style in (MODEL, BOTH):
             asked += 1
             problem = conversations.problem_with(rows.value(i, PROMPT))
+        if style == MODEL and by_outcomes:
+            problem = (
+                "reward_model.style='model' with a process reward model (PRIME), which learns from the outcomes of "
+                "rules, 0 or 1, not from a reward model's score: make the style 'both' or 'rule', or choose another "
+                "algorithm.adv_estimator"
+            )
         if problem:
             raise DataError(f"{rows.where(i)}: {problem}")
-    return asked
-
-
-def check_training_rows(
-    rows: RLDataset | CustomDataset, conversations: ConversationReader, *, by_outcomes: bool
-) -> None:
-    """The same for rows to train on: ConfigError where none would ever ask the model. `by_outcomes`: a process reward
-    model learns from these rows."""
-    if not check_rows(rows, conversations) and not isinstance(rows, CustomDataset):
+    if trains and not asked:
         raise ConfigError(
             "reward_model.enable=true, but no row of data.train_files asks for the model, so it would score none: set "
             'reward_model.style of the rows to "model" or "both", or leave reward_model.enable out'
         )
-    for i in range(0 if isinstance(rows, CustomDataset) or not by_outcomes else len(rows)):
-        if rows.value(i, "reward_model.style") == MODEL:
-            raise DataError(
-                f"{rows.where(i)}: reward_model.style='model' with a process reward model (PRIME), which learns from "
-                "the outcomes of rules, 0 or 1, not from a reward model's score: make the style 'both' or 'rule', "
-                "or choose another algorithm.adv_estimator"
-            )

@@ -1,15 +1,8 @@
-"""Scores of a batch: results in, `token_level_scores` out, failures by the policy.
+"""Scores of a batch: results in, `token_level_scores` out, failures by the policy. For training and validation.
 
-Consumes a batch whose rows carry the `score_result` of their trajectory (or none yet, for a manager that scores by
-itself). Samples that a tool broke off are dropped and counted first. A reward model (`reward_model.py`), where there is
-one, is asked next. Samples that could not be scored are dropped and counted too, before the manager puts the others'
-scores on tokens; what agent loops gave single turns besides is added there. What the reward function proposes to
-train on joins what the agent loop does, in the column `new_prompts` (`augment.py` reads it). Used by training and
-validation.
-
-Training adds to that: `add_overlong_penalty` lowers the scores of answers near the length limit, and
-`fold_baselines` turns the scores of greedy rows into `reward_baselines` of the samples they are compared with. A group
-whose greedy row has no score has no baseline, and is dropped and counted with the samples that could not be scored.
+Samples that a tool broke off are dropped and counted first, then those that a reward model (`reward_model.py`) or the
+function could not score; then the manager puts scores on tokens, to which rewards of single turns are added. Training
+adds the overlong penalty, and folds the scores of greedy rows into `reward_baselines`.
 """
 
 import logging
@@ -31,8 +24,8 @@ from burnish.errors import RewardError, UserError
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, ScoreResult, plain, proposed_by
 from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
-from burnish.rewards.managers.place import place
-from burnish.rewards.managers.protocol import RewardManager
+from burnish.rewards.managers import RewardManager
+from burnish.rewards.managers.naive import place
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.reward_model import PRECOMPUTED, RM_SCORE, Judgement, RewardModel, offered
 from burnish.user_code import user_traceback
@@ -53,8 +46,12 @@ def score(
 ) -> DataProto:
     """Add `token_level_scores` (B, R) and `reward_info`, per row a dict of values in JSON's types, whatever arrays a
     manager returned them in; rows without a score are dropped."""
-    if not manager.takes_results:
-        batch = _whole(batch, config, metrics, needs_groups=needs_groups)
+    if not manager.takes_results:  # without trajectories that a tool, a retriever or an interaction broke off
+        carried = batch.non_tensor_batch.get("score_result", [None] * len(batch))
+        broken = [result is not None and result.of_tool for result in carried]
+        if any(broken):
+            results = [result if is_broken else SCORED for result, is_broken in zip(carried, broken, strict=True)]
+            batch = batch[_policy(batch, results, config, metrics, needs_groups=needs_groups)[0]]
     judgement = Judgement() if model is None else model(batch, metrics)
     if manager.takes_results:
         judgement.attach_scores(batch)
@@ -64,7 +61,7 @@ def score(
         batch = batch[keep]
         batch.batch["token_level_scores"], columns = _answer(manager, batch)
     elif model is not None and PRECOMPUTED not in batch.batch:  # the manager finds the model's scores in the batch
-        results = judgement.of_all(len(batch))
+        results = [judgement.results.get(row, ScoreResult(0.0)) for row in range(len(batch))]
         keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
         batch = offered(batch, judgement, report.results)[keep]
         scores, columns = _answer(manager, batch)
@@ -72,28 +69,15 @@ def score(
         batch.batch["token_level_scores"], columns = scores, taken_back.non_tensor_batch | columns
     else:
         batch.batch["token_level_scores"], columns = _answer(manager, batch)
-    batch.batch["token_level_scores"] = batch.batch["token_level_scores"] + _turn_rewards(batch)
+    earned = batch.non_tensor_batch.get(TURN_REWARDS, [None] * len(batch))  # by turns, besides the score
+    results = [ScoreResult(0.0, turn_rewards=None if turns is None else tuple(turns)) for turns in earned]
+    more = place(results, batch.batch["response_mask"], batch.non_tensor_batch["uid"])  # (B, R)
+    batch.batch["token_level_scores"] = batch.batch["token_level_scores"] + more
     batch.non_tensor_batch[NEW_PROMPTS] = _new_prompts(batch, columns.pop(NEW_PROMPTS, [None] * len(batch)))
     batch.non_tensor_batch["reward_info"] = object_column(
         [{name: plain(values[i]) for name, values in columns.items()} for i in range(len(batch))]
     )
     return batch
-
-
-def _whole(batch: DataProto, config: RewardConfig, metrics: dict[str, float], *, needs_groups: bool) -> DataProto:
-    """The samples whose trajectories ended; not those that a tool, a retriever or an interaction broke off."""
-    carried = batch.non_tensor_batch.get("score_result", [None] * len(batch))
-    results = [result if result is not None and result.of_tool else SCORED for result in carried]
-    if all(result is SCORED for result in results):
-        return batch
-    return batch[_policy(batch, results, config, metrics, needs_groups=needs_groups)[0]]
-
-
-def _turn_rewards(batch: DataProto) -> torch.Tensor:
-    """(B, R) what turns earn besides the score of their response, on the last token of each."""
-    earned = batch.non_tensor_batch.get(TURN_REWARDS, [None] * len(batch))
-    results = [ScoreResult(0.0) if turns is None else ScoreResult(0.0, turn_rewards=tuple(turns)) for turns in earned]
-    return place(results, batch.batch["response_mask"], batch.non_tensor_batch["uid"])
 
 
 def _policy(
@@ -112,13 +96,8 @@ def _policy(
         keep, report = _with_baselines(batch, keep, report, fewest=2 if needs_groups else 1)
     if report.failed:
         done = "got 0" if config.on_error == "zero" and not report.of_tools else "are dropped"
-        log.warning(
-            "%d of %d samples could not be scored and %s\n%s",
-            report.failed,
-            len(results),
-            done,
-            report.causes,
-        )
+        text = "%d of %d samples could not be scored and %s\n%s"
+        log.warning(text, report.failed, len(results), done, report.causes)
     for name, value in report.metrics().items():
         metrics[name] = metrics.get(name, 0.0) + value
     return keep, report
@@ -131,13 +110,9 @@ def add_overlong_penalty(batch: DataProto, max_response_length: int, config: Ove
     last = (mask * torch.arange(1, mask.shape[1] + 1)).argmax(-1, keepdim=True)  # (B, 1)
     scores = batch.batch["token_level_scores"]
     batch.batch["token_level_scores"] = scores.scatter_add(-1, last, penalty.unsqueeze(-1))
-    infos = batch.non_tensor_batch["reward_info"]
-    batch.non_tensor_batch["reward_info"] = object_column(
-        [
-            {**info, "overlong_reward": amount, "overlong": amount < 0}
-            for info, amount in zip(infos, penalty.tolist(), strict=True)
-        ]
-    )
+    infos = zip(batch.non_tensor_batch["reward_info"], penalty.tolist(), strict=True)
+    penalised = [{**info, "overlong_reward": amount, "overlong": amount < 0} for info, amount in infos]
+    batch.non_tensor_batch["reward_info"] = object_column(penalised)
 
 
 def with_observations(batch: DataProto) -> DataProto:
@@ -158,7 +133,6 @@ def fold_baselines(batch: DataProto) -> DataProto:
 
 
 def score_metrics(batch: DataProto) -> dict[str, float]:
-    """How overlong the samples that are trained on were, and what they are compared with, where that was asked for."""
     metrics, infos = {}, batch.non_tensor_batch["reward_info"]
     if "reward_baselines" in batch.batch:
         metrics["critic/greedy_baseline/mean"] = float(batch.batch["reward_baselines"].mean())
@@ -168,10 +142,27 @@ def score_metrics(batch: DataProto) -> dict[str, float]:
     return metrics
 
 
+def outcomes(batch: DataProto, names: Sequence[str] = ("acc",)) -> torch.Tensor:
+    """(B,) how right each response is, from 0 to 1, for a process reward model to learn from: the first of these values
+    that a sample has, else its score, before anything is added to it."""
+    scores = batch.batch["token_level_scores"].sum(-1).tolist()
+    infos = batch.non_tensor_batch["reward_info"]
+    given = [[info[name] for name in names if info.get(name) is not None] for info in infos]
+    found = [first[0] if first else score for first, score in zip(given, scores, strict=True)]
+    fits = [isinstance(value, int | float) and 0 <= value <= 1 for value in found]
+    if not all(fits):
+        wrong = fits.index(False)
+        raise RewardError(
+            f"a process reward model learns from outcomes between 0 (wrong) and 1 (right), and uid "
+            f"{batch.non_tensor_batch['uid'][wrong]} (data_source {batch.non_tensor_batch['data_source'][wrong]}) has "
+            f'{found[wrong]!r}; return such a number as "acc" along with the "score"'
+        )
+    return torch.tensor(found, dtype=torch.float32)
+
+
 def scores_at_once(manager: RewardManager, config: PPOConfig) -> bool:
-    """Whether the workers can score for this manager as trajectories finish: its function is the configured one, which
-    scores one sample at a time."""
-    return manager.spec == Scoring.spec_of(config)
+    """Whether workers can score as trajectories finish: the manager's function is the configured one, for one each."""
+    return manager.spec == Scoring.spec_of(config.custom_reward_function)
 
 
 def _with_baselines(
@@ -206,7 +197,16 @@ def _answer(manager: RewardManager, batch: DataProto) -> tuple[torch.Tensor, dic
             '"reward_extra_info": {name: B values}}'
         )
     scores = _checked(answer["reward_tensor"], batch, name)
-    return scores, _columns(answer.get("reward_extra_info") or {}, len(batch), name)
+    extra_info: Mapping[str, Any] = answer.get("reward_extra_info") or {}
+    for key, values in extra_info.items():  # sequences or arrays of one value for each sample
+        one = not hasattr(values, "__len__") or getattr(values, "shape", None) == ()
+        if one or len(values) != len(batch):
+            found = repr(values) if one else f"{len(values)} values"
+            raise RewardError(
+                f"{name} returned {found} as reward_extra_info[{key!r}]; a value for each of the {len(batch)} samples "
+                "is needed"
+            )
+    return scores, dict(extra_info)
 
 
 def _checked(scores: Any, batch: DataProto, manager: str) -> torch.Tensor:
@@ -231,7 +231,6 @@ def _checked(scores: Any, batch: DataProto, manager: str) -> torch.Tensor:
 
 
 def _name_of(batch: DataProto, row: int) -> str:
-    """How messages name a sample."""
     names = ("uid", "sample", "data_source")
     facts = [f"{name} {batch.non_tensor_batch[name][row]}" for name in names if name in batch.non_tensor_batch]
     return f"row {row} of the batch ({', '.join(facts)})"
@@ -247,16 +246,3 @@ def _new_prompts(batch: DataProto, by_manager: Any) -> np.ndarray:
         by_reward = extra if result is None or result.new_prompts is None else result.new_prompts
         proposed.append({**(by_loop or {}), **proposed_by("reward", by_reward)})
     return object_column(proposed)
-
-
-def _columns(extra_info: Mapping[str, Any], count: int, manager: str) -> dict[str, Any]:
-    """What a manager returned along with the rewards, by name: sequences or arrays of one value for each sample."""
-    for name, values in extra_info.items():
-        one = not hasattr(values, "__len__") or getattr(values, "shape", None) == ()
-        if one or len(values) != count:
-            found = repr(values) if one else f"{len(values)} values"
-            raise RewardError(
-                f"{manager} returned {found} as reward_extra_info[{name!r}]; a value for each of the {count} samples "
-                "is needed"
-            )
-    return dict(extra_info)

@@ -1,10 +1,7 @@
 """Wiring: from a loaded configuration to a `PPOTrainer` that is ready to fit.
 
-What can be wrong with keys, files, rows and the reward function is found here, before a model is loaded. `build` is
-also the way in for your own program: it takes a finished configuration and hands back the trainer.
-
-`train` is what `burnish ppo` does with it: where workers die, the run continues from the newest checkpoint, as it does
-where its process hangs (`restart.py`).
+What can be wrong with keys, files, rows and the reward function is found here, before a model is loaded. `prepare` and
+`build` are also the way in for your own program; `train` is what `burnish ppo` does with the trainer.
 """
 
 import functools
@@ -20,13 +17,12 @@ import torch
 
 from burnish.algorithms.needs import needs_of
 from burnish.config import PPOConfig
+from burnish.config.build import explain
 from burnish.config.checks import check_files, check_heads, check_model
-from burnish.config.explain import explain
 from burnish.config.finalise import finalise
 from burnish.config.load import Loaded
-from burnish.config.model import ModelConfig
 from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_of
-from burnish.config.plan import plan_micro_batches, plan_table
+from burnish.config.plan import plan_micro_batches, plan_numbers, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
 from burnish.config.rules.models import without_gpu
@@ -45,21 +41,19 @@ from burnish.rewards.scoring import Scoring
 from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.restart import Restarts
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
-from burnish.workers.conversations import other_ids
 from burnish.workers.critic import CriticWorker
 from burnish.workers.process_reward import ProcessRewardWorker
-from burnish.workers.reward_model import RewardModelWorker
+from burnish.workers.reward_model import RewardModelWorker, other_ids
 
 log = logging.getLogger(__name__)
 
 
 def run(loaded: Loaded[PPOConfig]) -> None:
-    """One job of `burnish ppo`, its keys finished: check files and model, print what will happen, train."""
     config = loaded.config
     rows, facts = check(loaded)
     loaded.tell()
     if loaded.flags.plan:
-        print(plan_table(config, rows, facts, needs_of(config), device_memory(config.trainer.device)))
+        print(plan_table(plan_numbers(config, rows, facts, needs_of(config), device_memory(config.trainer.device))))
         return
     print(explain(config, loaded.explicit))
     trainer = train(config, loaded.given)
@@ -67,12 +61,8 @@ def run(loaded: Loaded[PPOConfig]) -> None:
 
 
 def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
-    """Train to the end and hand back the trainer; `given` are the keys that were set, for the run's recipe.
-
-    Where the workers of a cluster died or hang, the run is built again and continues from its newest checkpoint, up to
-    `trainer.max_restarts` times in a row without another one. Where the one process of a run hangs, the watchdog
-    restarts it likewise.
-    """
+    """Train to the end and hand back the trainer; `given` are the keys that were set, for the run's recipe. If workers
+    died or hang, or the process does, the run continues from its newest checkpoint (`restart.py`)."""
     restarts = Restarts(config)
     while True:
         trainer = build(restarts.resumed(config))
@@ -101,7 +91,6 @@ def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
 
 
 def newest(trainer: PPOTrainer) -> str:
-    """Where a run's results are and where it would resume, in words."""
     folder = trainer.store.latest()
     if folder is None:
         return f"there is no checkpoint yet (trainer.save_freq says when); the run folder is {trainer.store.root}"
@@ -157,15 +146,6 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     return rows, facts
 
 
-def check_reads_policy(key: str, model: ModelConfig, tokenizer: Any) -> None:
-    """ModelError for a model that reads the policy's token ids as they are and has other tokens."""
-    if other := other_ids(load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code), tokenizer):
-        raise ModelError(
-            f"{key}.path={model.path}: it reads the policy's tokens, but its tokenizer has other ids for {len(other)} "
-            f"of them, such as {other[0]!r}; choose a model with the policy's tokenizer"
-        )
-
-
 def device_memory(kind: str) -> int | None:
     """Bytes of the GPU that is trained on; None on a CPU."""
     return memory_of(pick_device(kind))
@@ -179,7 +159,8 @@ def gpus(kind: str) -> int:
 def build(config: PPOConfig) -> PPOTrainer:
     """The trainer of a finished configuration, in this process or connected to Ray."""
     seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
-    scoring = Scoring.from_config(config)
+    custom, rules = config.custom_reward_function, config.reward_model
+    scoring = Scoring.from_config(custom, config.reward, rules, config.data.reward_fn_key)
     scoring.validate()
     model = config.actor_rollout_ref.model
     for key, wanted in config.models.items():  # missing weights are reported before the data is read
@@ -191,12 +172,19 @@ def build(config: PPOConfig) -> PPOTrainer:
         workers[Role.RewardModel] = RewardModelWorker  # first: its errors come before the policy is loaded
     workers[Role.ActorRolloutRef] = ActorRolloutRefWorker
     if config.critic.enable:
-        check_reads_policy(CRITIC_MODEL, config.critic.model, tokenizer)
+        critic = config.critic.model
+        theirs = load_tokenizer(critic.tokenizer_path or critic.path, critic.trust_remote_code)
+        if other := other_ids(theirs, tokenizer):
+            raise ModelError(
+                f"{CRITIC_MODEL}.path={critic.path}: it reads the policy's tokens, but its tokenizer has other ids for "
+                f"{len(other)} of them, such as {other[0]!r}; choose a model with the policy's tokenizer"
+            )
         workers[Role.Critic] = CriticWorker
     if config.process_reward.enable:
         workers[Role.ProcessReward] = ProcessRewardWorker
-    reward_fn = load_manager(config, tokenizer, 0, scoring)
-    val_reward_fn = load_manager(config, tokenizer, config.trainer.log_val_generations, scoring)
+    chosen = config.reward_manager, rules
+    reward_fn = load_manager(*chosen, tokenizer, 0, scoring)
+    val_reward_fn = load_manager(*chosen, tokenizer, config.trainer.log_val_generations, scoring)
     manager, group = pools(config, workers), executor(config)
     try:
         return PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)
@@ -213,7 +201,7 @@ def pools(config: PPOConfig, workers: dict[str, type[Worker]]) -> ResourcePoolMa
         mapping |= dict.fromkeys((role for role in workers if role in pool.roles), pool.name)
     if config.trainer.executor != "ray":
         return ResourcePoolManager(spec, mapping, device)
-    from burnish.workers.agent_loop import AgentLoopWorker
+    from burnish.workers.rollouts import AgentLoopWorker
 
     workers[AGENT_LOOP] = AgentLoopWorker
     manager = ResourcePoolManager(spec | {AGENTS: agent_processes(config)}, mapping | {AGENT_LOOP: AGENTS}, device)

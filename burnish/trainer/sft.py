@@ -1,35 +1,28 @@
-"""Supervised fine-tuning on conversations, with loss on the assistant's tokens only: what `burnish sft` runs.
+"""Supervised fine-tuning on conversations: what `burnish sft` runs; `supervised.py` has the loop.
 
-Consumes a finished `SFTConfig` and rows with `messages` or a prompt and a response; `supervised.py` has the loop. The
-loss of a step is the mean over all assistant tokens of its examples: each is a separate row and never sees another.
+The loss of a step is the mean over all assistant tokens of its examples: each is a separate row and never sees another.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from burnish.algorithms.tally import Metrics, part_of_mean
 from burnish.config import Loaded, SFTConfig
-from burnish.data.sft import SFTDataset, SFTExample
+from burnish.data.examples import SFTDataset, SFTExample
 from burnish.engine.batching import MicroBatch
 from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.engine.trainable import Loss
 from burnish.models.loading import load_causal_lm
 from burnish.protocol import DataProto
-from burnish.trainer.objective import TOKENS_PER_PASS, Objective, tensors
-from burnish.trainer.supervised import run
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from burnish.trainer.supervised import TOKENS_PER_PASS, Objective, columns, run
 
 
 class NextTokens(Objective[SFTConfig, SFTExample]):
-    """A language model that learns what the assistant says."""
-
     command, examples = "sft", "examples"
 
     @property
@@ -42,7 +35,7 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
     def dataset(self, files: Sequence[str], max_samples: int) -> SFTDataset:
         return SFTDataset(files, self.tokenizer, self.config.data, max_samples=max_samples)
 
-    def load_model(self, device: torch.device) -> "PreTrainedModel":
+    def load_model(self, device: torch.device) -> PreTrainedModel:
         model = self.config.model
         return load_causal_lm(model.path, model, device, seed=self.config.trainer.seed)
 
@@ -55,17 +48,17 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
         for b, (example, split) in enumerate(zip(examples, splits, strict=True)):
             where = slice(width_p - split, width_p - split + len(example))
             input_ids[b, where], attention_mask[b, where], loss_mask[b, where] = example.ids, 1, example.loss_mask
-        columns = {
+        arrays = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "prompts": input_ids[:, :width_p],
             "responses": input_ids[:, width_p:],
             "response_mask": loss_mask[:, width_p:],
         }
-        return DataProto.from_dict(tensors={name: torch.from_numpy(column) for name, column in columns.items()})
+        return DataProto.from_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
 
     def loss(self, forward: Forward, batch: DataProto) -> Loss:
-        total = tensors(batch)["response_mask"].sum()  # of the whole batch: the loss does not depend on the cut
+        total = columns(batch)["response_mask"].sum()  # of the whole batch: the loss does not depend on the cut
 
         def share(rows: DataProto) -> tuple[Tensor, Metrics]:
             return negative_log_likelihood(forward, rows).sum() / total, {}
@@ -76,16 +69,13 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
         return {"nll": negative_log_likelihood(forward, rows)}
 
     def validation(self, batch: DataProto, values: Mapping[str, Tensor]) -> Metrics:
-        """The mean negative log-likelihood per assistant token."""
-        return {"loss": part_of_mean(values["nll"].double().sum(), tensors(batch)["response_mask"].sum())}
+        return {"loss": part_of_mean(values["nll"].double().sum(), columns(batch)["response_mask"].sum())}
 
 
 def negative_log_likelihood(forward: Forward, rows: DataProto) -> Tensor:  # (B,)
-    """Of the assistant tokens of each example."""
-    log_prob = forward.log_probs(pack(tensors(rows)))["log_prob"]  # (B, R)
-    return -(log_prob * tensors(rows)["response_mask"]).sum(-1)
+    log_prob = forward.log_probs(pack(columns(rows)))["log_prob"]  # (B, R)
+    return -(log_prob * columns(rows)["response_mask"]).sum(-1)
 
 
 def train(loaded: Loaded[SFTConfig]) -> None:
-    """One job of `burnish sft`."""
     run(loaded, NextTokens)

@@ -5,7 +5,6 @@ from burnish.entry.keys import run_program
 
 
 def main(argv: list[str]) -> None:
-    """Run every job of the command line."""
     run(argv, SFT, finalise_sft, _train)
 
 

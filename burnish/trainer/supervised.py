@@ -1,12 +1,8 @@
 """Learning from given examples: the loop of `burnish sft` and `burnish rm`.
 
-Consumes a finished configuration (data, model, optim, trainer) and an `Objective`, which says what an example is and
-what its loss is (`objective.py`); leaves a run folder with metrics and `global_step_N` checkpoints that
-transformers loads as they are.
-
-A step has `data.train_batch_size` examples, and its loss does not depend on how they are cut into passes. The batch of
-a step is a pure function of the seed and the step, so a resumed run is the same run. `trainer.json` in a checkpoint has
-the keys of its run: resuming with other examples, or in another order, is refused by name; other changes are logged.
+An `Objective` says what an example is and what its loss is (`sft.py`, `rm.py`). A step's loss does not depend on how
+its examples are cut into passes, and its batch is a pure function of the seed and the step, so a resumed run is the
+same run. `trainer.json` in a checkpoint has the keys of its run: resuming with other examples is refused by name.
 """
 
 import contextlib
@@ -14,12 +10,18 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, ClassVar, Generic, TypeVar
 
-from burnish.algorithms.tally import merge
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from burnish.algorithms.tally import Metrics, merge
 from burnish.config import Loaded, explain
 from burnish.config.checks import check_files
 from burnish.config.plan import plan_activations
@@ -27,26 +29,26 @@ from burnish.config.rules.models import without_gpu
 from burnish.config.supervised import SupervisedConfig
 from burnish.data.examples import Batches, Example, Examples
 from burnish.data.files import describe
+from burnish.engine.batching import MicroBatch
 from burnish.engine.dump import BadSteps, Update, dump_folder
+from burnish.engine.forward import Forward
 from burnish.engine.seeding import seed_torch
-from burnish.engine.trainable import Trainable
+from burnish.engine.trainable import Loss, Trainable
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.device import dtype_on, memory_of, pick_device
-from burnish.models.loading import load_tokenizer, read_model_facts
+from burnish.models.facts import read_model_facts
+from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
-from burnish.trainer.checkpoint import CheckpointStore, step_of
-from burnish.trainer.due import is_due
-from burnish.trainer.objective import Config, Objective, tensors
-from burnish.trainer.state import key_values
+from burnish.trainer.checkpoint import CheckpointStore, is_due, key_values, step_of
 from burnish.waits import waiting
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
+Config = TypeVar("Config", bound=SupervisedConfig)
+
 FILE = "trainer.json"
+TOKENS_PER_PASS = 16384  # by default, where data.micro_batch_size_per_gpu is null
 EXAMPLES = "number of training examples"
 
 # Of the keys of `data`, those that make no other training examples. Files may be moved, and rows are counted.
@@ -60,11 +62,47 @@ FREE = {
 }
 
 
-class SupervisedTrainer(Generic[Config, Example]):
-    """The loop: draw, update, validate, save.
+class Objective(ABC, Generic[Config, Example]):
+    """What is learnt. A batch has a row for each example, with an `attention_mask` over all its tokens."""
 
-    Constructing it checks logger and checkpoint; `fit` loads the model.
-    """
+    command: ClassVar[str]  # `burnish <command>`
+    examples: ClassVar[str]  # what an example is called, in the plural
+
+    def __init__(self, config: Config, tokenizer: PreTrainedTokenizerBase):
+        self.config, self.tokenizer = config, tokenizer
+
+    @property
+    @abstractmethod
+    def micro(self) -> MicroBatch:
+        """What one pass holds."""
+
+    @abstractmethod
+    def dataset(self, files: Sequence[str], max_samples: int) -> Examples[Example]:
+        """The examples in some files."""
+
+    @abstractmethod
+    def load_model(self, device: torch.device) -> PreTrainedModel:
+        """The model before its first step."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Example]) -> DataProto:
+        """Examples as a padded batch."""
+
+    @abstractmethod
+    def loss(self, forward: Forward, batch: DataProto) -> Loss:
+        """The function from some rows of the batch to their share of its loss, and to what else is logged of them."""
+
+    @abstractmethod
+    def row_values(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
+        """What validation needs of each row, (b,) each."""
+
+    @abstractmethod
+    def validation(self, batch: DataProto, values: Mapping[str, Tensor]) -> Metrics:
+        """A batch's part of the validation metrics, from the values of its rows."""
+
+
+class SupervisedTrainer(Generic[Config, Example]):
+    """The loop: draw, update, validate, save. Constructing it checks logger and checkpoint; `fit` loads the model."""
 
     def __init__(
         self,
@@ -92,7 +130,6 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=dataclasses.asdict(config))
 
     def fit(self) -> dict[str, float]:
-        """Train to the last step, validating and saving on the way; returns the last step's metrics."""
         metrics: dict[str, float] = {}
         with self.tracker, contextlib.closing(self):
             self.begin()
@@ -110,8 +147,11 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.store.finished(wait=True)
 
     def begin(self) -> None:
-        """Load the model, then prepare the run folder: resume from the checkpoint's step, or start from scratch."""
-        self.load_model()
+        self.trainable = make_trainable(self.objective, self.total_steps)
+        self.dumps = BadSteps(self.config.trainer.default_local_dir, self.objective.command, self.config)
+        if self.resume_from is not None:
+            with waiting("checkpoint", "the trainer", f"reading checkpoint {self.resume_from}", self.store.deadline_s):
+                self.trainable.load(self.resume_from)
         self.tracker.folder.write_config(self.config)
         if self.resume_from is None:
             self.tracker.start()
@@ -121,16 +161,7 @@ class SupervisedTrainer(Generic[Config, Example]):
             for change in self.changed:
                 log.warning("changed since that checkpoint: %s", change)
 
-    def load_model(self) -> None:
-        """Make the model and its optimiser, as they were in the checkpoint where there is one."""
-        self.trainable = make_trainable(self.objective, self.total_steps)
-        self.dumps = BadSteps(self.config.trainer.default_local_dir, self.objective.command, self.config)
-        if self.resume_from is not None:
-            with waiting("checkpoint", "the trainer", f"reading checkpoint {self.resume_from}", self.store.deadline_s):
-                self.trainable.load(self.resume_from)
-
     def train_step(self) -> dict[str, float]:
-        """One optimiser step on the next examples."""
         start = time.perf_counter()
         epoch = self.train.epoch(self.step)
         batch = self.objective.collate(self.train.batch(self.step))
@@ -142,7 +173,7 @@ class SupervisedTrainer(Generic[Config, Example]):
             self._report_bad_step(batch, update)
         else:
             self.bad_steps = 0
-        tokens, seconds = int(tensors(batch)["attention_mask"].sum()), time.perf_counter() - start
+        tokens, seconds = int(columns(batch)["attention_mask"].sum()), time.perf_counter() - start
         return {
             "training/global_step": self.step,
             "training/epoch": epoch,
@@ -153,11 +184,9 @@ class SupervisedTrainer(Generic[Config, Example]):
         }
 
     def _report_bad_step(self, batch: DataProto, update: dict[str, float]) -> None:
-        """Dump the update; BadStepError where too many in a row could not be applied."""
         command = self.objective.command
-        self.dumps.write(
-            Update(command, self.step, 0, self.step - 1, update), batch, self.trainable, self.objective.tokenizer
-        )
+        bad = Update(command, self.step, 0, self.step - 1, update)
+        self.dumps.write(bad, batch, self.trainable, self.objective.tokenizer)
         self.bad_steps += 1
         log.warning("step %d: loss or gradient was NaN or infinite; the step is not applied", self.step)
         dump = dump_folder(self.tracker.folder.path, self.step, command, 0)
@@ -171,7 +200,6 @@ class SupervisedTrainer(Generic[Config, Example]):
             )
 
     def validate(self, batches: Batches[Example]) -> dict[str, float]:
-        """The metrics over all validation examples."""
         objective, forward, parts = self.objective, self.trainable.forward, []
         for examples in batches.once():
             batch = objective.collate(examples)
@@ -180,8 +208,6 @@ class SupervisedTrainer(Generic[Config, Example]):
         return {f"val/{name}": value for name, value in merge(parts).items()}
 
     def save(self) -> Path:
-        """Write `global_step_N`: a model folder with the training state next to it."""
-
         def write(folder: Path) -> None:
             self.trainable.save(folder)
             self.objective.tokenizer.save_pretrained(folder)
@@ -192,22 +218,12 @@ class SupervisedTrainer(Generic[Config, Example]):
 
 
 def make_trainable(objective: Objective[Config, Example], total_steps: int) -> Trainable:
-    """The model and its optimiser, before the first step."""
     config, device = objective.config, pick_device(objective.config.trainer.device)
-    module = objective.load_model(device)
-    return Trainable(
-        module,
-        config.optim,
-        grad_clip=config.optim.grad_clip,
-        total_steps=total_steps,
-        device=device,
-        model=config.model,
-    )
+    module, clip = objective.load_model(device), config.optim.grad_clip
+    return Trainable(module, config.optim, grad_clip=clip, total_steps=total_steps, device=device, model=config.model)
 
 
-def run(
-    loaded: Loaded[Config], make: Callable[[Config, "PreTrainedTokenizerBase"], Objective[Config, Example]]
-) -> None:
+def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase], Objective[Config, Example]]) -> None:
     """One job, its keys checked; whatever else can be wrong is found before a model is loaded."""
     config = loaded.config
     loaded.tell()
@@ -268,7 +284,6 @@ def tokens_per_pass(objective: Objective[Config, Example], training: Batches[Exa
 
 
 def total_steps(config: SupervisedConfig, train: Batches[Example]) -> int:
-    """`trainer.total_training_steps`, or as many as `trainer.total_epochs` take."""
     return config.trainer.total_training_steps or config.trainer.total_epochs * len(train)
 
 
@@ -286,16 +301,13 @@ def _check_vocabulary(config: SupervisedConfig, rows: int, *datasets: Examples[E
 
 
 def write_state(folder: Path, config: SupervisedConfig, *, command: str, examples: int, bad_steps: int) -> None:
-    """Into a checkpoint of `burnish <command>`, which has that many training examples."""
     state = {"command": command, EXAMPLES: examples, "bad_steps": bad_steps, "config": key_values(config)}
     (folder / FILE).write_text(json.dumps(state, indent=1))
 
 
 def read_state(folder: Path, config: SupervisedConfig, *, command: str, examples: int) -> tuple[int, list[str]]:
-    """The bad steps in a row before the checkpoint, and `key: then → now` for each key that has changed since.
-
-    CheckpointError where this run would not continue with the examples of that one.
-    """
+    """The bad steps in a row before the checkpoint, and `key: then → now` for each key that has changed since;
+    CheckpointError where this run would not continue with the examples of that one."""
     try:
         state: dict[str, Any] = json.loads((folder / FILE).read_text())
         theirs: dict[str, Any] = state | state.get("config", {})  # older checkpoints have only a few keys, outside it
@@ -316,3 +328,9 @@ def read_state(folder: Path, config: SupervisedConfig, *, command: str, examples
                 "other examples. Set it as it was, or start from scratch with trainer.resume_mode=disable"
             )
     return bad_steps, [f"{name}: {theirs[name]} → {value}" for name, value in changed.items()]
+
+
+def columns(batch: DataProto) -> TensorDictBase:
+    """The tensor columns, which every batch made here has."""
+    assert batch.batch is not None
+    return batch.batch

@@ -1,11 +1,8 @@
 """Validation: the policy answers held-out prompts, and the answers are scored by rule.
 
-Rows that only a reward model scores are reported by themselves, as `rm_score`: such a score and a rule's are of
-different kinds, so they are never averaged into one `reward`.
-
-Consumes the validation rows; produces `val-core/…` and `val-aux/…` metrics and writes every answer to
-`validation/<step>.jsonl`. Its noise has a separate namespace, and what answers propose to train on (`new_prompts`) is
-left unread, so how often a run validates cannot change what it trains on.
+Produces `val-core/…` and `val-aux/…` metrics and writes every answer to `validation/<step>.jsonl`. Rows that only a
+reward model scores are reported as `rm_score`, and never averaged with rules into one `reward`. Noise has a separate
+namespace, and `new_prompts` are left unread, so how often a run validates cannot change what it trains on.
 """
 
 import math
@@ -22,12 +19,11 @@ from burnish.controller import WorkerGroup
 from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fields
 from burnish.data.files import Row
 from burnish.protocol import DataProto, object_column
-from burnish.rewards.contract import ScoreResult
-from burnish.rewards.managers.protocol import RewardManager
+from burnish.rewards.managers import RewardManager
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.experience import training_sampling
-from burnish.trainer.remote_rollouts import RemoteRollouts
+from burnish.trainer.groups import RemoteRollouts
 from burnish.trainer.report import agent_metrics, sample_rows
 from burnish.trainer.reward_model import PRECOMPUTED, RewardModel, models_alone
 from burnish.trainer.score import score, scores_at_once
@@ -37,8 +33,6 @@ BY_MODEL = "scored_by_model"  # column of a batch: whether the row's score is th
 
 
 class Validator:
-    """Validates the current policy on the whole validation set."""
-
     def __init__(
         self,
         config: PPOConfig,
@@ -56,7 +50,6 @@ class Validator:
         self.round = RoundSettings(0, sampling, "val", scores_at_once(manager, config))  # training's begin at 1
 
     def __call__(self, step: int) -> dict[str, float]:
-        """The metrics at this step."""
         metrics: dict[str, float] = {}
         self.policy.update_weights(step)
         batches = []
@@ -98,8 +91,10 @@ class Validator:
             rows = zip(by_model, columns["reward_info"], results, placed, strict=True)
             sources += [str(source) for source in columns["data_source"]]
             uids += columns["uid"].tolist()
-            for is_models, extra, result, score_there in rows:
-                infos.append(extra if is_models else {**extra, "reward": _exact(score_there, result)})
+            for is_models, extra, result, reward in rows:
+                if result is not None and result.score is not None and math.isclose(result.score, reward, rel_tol=1e-6):
+                    reward = result.score  # tokens hold in float32 what the manager placed unchanged
+                infos.append(extra if is_models else {**extra, "reward": reward})
         names = dict.fromkeys(name for info in infos for name in info if name != "score")
         return validation_metrics(sources, uids, {name: [info.get(name) for info in infos] for name in names})
 
@@ -114,9 +109,3 @@ def validation_sampling(rollout: RolloutConfig) -> Sampling:
         top_p=val.top_p,
         min_p=0.0,
     )
-
-
-def _exact(placed: float, result: ScoreResult | None) -> float:
-    """The score as the function gave it, where the manager placed it unchanged: tokens hold it in float32."""
-    score = None if result is None else result.score
-    return placed if score is None or not math.isclose(score, placed, rel_tol=1e-6) else score

@@ -2,9 +2,7 @@
 
 The engine (`replica.py`) sleeps while the policy trains, and its memory is then training's, unless
 `rollout.free_cache_engine` is false. The reference is a frozen copy of the model the run started from, loaded only
-where a KL term reads it; with LoRA it is the actor's own module with the adapter off. Methods take and return
-`DataProto`. Where there are several processes all are called together, with the same batch, and work as one
-(`engine/trainable.py`).
+where a KL term reads it; with LoRA it is the actor's own module with the adapter off.
 """
 
 import time
@@ -26,7 +24,7 @@ from burnish.engine.dump import BadSteps, Update
 from burnish.engine.forward import Forward
 from burnish.engine.offload import HostModule
 from burnish.engine.packing import pack
-from burnish.engine.trainable import Trainable, frozen, infer
+from burnish.engine.trainable import frozen, infer
 from burnish.models.backbones import FusedBackbone
 from burnish.models.compile_ahead import compile_ahead
 from burnish.models.loading import load_causal_lm, load_tokenizer
@@ -34,13 +32,11 @@ from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
 from burnish.rollout.base import Request
 from burnish.rollout.replicas import ReplicaAnswer, ReplicaLimits
-from burnish.workers.model_folder import ModelFolder
-from burnish.workers.model_worker import TrainedModelWorker
-from burnish.workers.objectives import PolicyObjective
+from burnish.workers.model_worker import ModelFolder, TrainedModelWorker, lengths, update_metrics
+from burnish.workers.objectives import PolicyObjective, loss_mask, rows_with_gradient
 from burnish.workers.replica import Replica
 from burnish.workers.rollouts import Rollouts, RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUTS
-from burnish.workers.updates import lengths, loss_mask, rows_with_gradient, update_metrics, update_rows
 
 
 class ActorRolloutRefWorker(TrainedModelWorker):
@@ -63,9 +59,8 @@ class ActorRolloutRefWorker(TrainedModelWorker):
             module = self.load(partial(load_causal_lm, model.path, model), mesh)
             self.reference, self.reference_mesh = frozen(module, model, ref.fsdp_config, mesh), mesh
             self.reference_weights = HostModule(module, parks=ref.fsdp_config.param_offload)
-        self.replica = Replica(
-            self.config, self.tokenizer, self.actor, partial(self.loader, device=self.device), self.rank
-        )
+        load_copy = partial(load_causal_lm, model.path, model, seed=self.config.trainer.seed, device=self.device)
+        self.replica = Replica(self.config, self.tokenizer, self.actor, load_copy, self.rank)
         self.engine = self.replica.engine
         if self.device.type == "cuda":
             is_fused = isinstance(self.actor.forward.backbone, FusedBackbone)
@@ -77,21 +72,11 @@ class ActorRolloutRefWorker(TrainedModelWorker):
     def load_actor(self) -> None:
         """The policy, its optimiser and its loss: what an update takes, and all that `burnish replay` loads."""
         model, actor = self.config.actor_rollout_ref.model, self.config.actor_rollout_ref.actor
-        self.loader = partial(load_causal_lm, model.path, model, seed=self.config.trainer.seed)
-        mesh = self.mesh(actor.fsdp_config, actor.ulysses_sequence_parallel_size)
         self.warmup = self.config.trainer.critic_warmup  # steps before the actor's own schedule begins
         steps = max(self.total_steps - self.warmup, 1)
-        self.actor = Trainable(
-            self.load(self.loader, mesh),
-            actor.optim,
-            grad_clip=actor.grad_clip,
-            total_steps=steps,
-            device=self.device,
-            model=model,
-            fsdp=actor.fsdp_config,
-            mesh=mesh,
-        )
-        self.weights = HostModule(self.actor.module, parks=actor.fsdp_config.param_offload and mesh is not None)
+        fsdp, ulysses = actor.fsdp_config, actor.ulysses_sequence_parallel_size
+        self.actor = self.trainable(load_causal_lm, model, actor.optim, actor.grad_clip, steps, fsdp, ulysses)
+        self.weights = HostModule(self.actor.module, parks=fsdp.param_offload and self.actor.mesh is not None)
         loss = actor.policy_loss.loss_mode
         self.policy_loss, self.choose = policy_loss(loss), token_choice(loss)
         # Rows without advantage add nothing to such a loss, and there is no other term that they could add to.
@@ -134,7 +119,6 @@ class ActorRolloutRefWorker(TrainedModelWorker):
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def abort(self, request_id: str) -> None:
-        """End a request of `generate`."""
         self.engine.abort(request_id)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
@@ -144,7 +128,6 @@ class ActorRolloutRefWorker(TrainedModelWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def engine_stats(self) -> dict[str, float]:
-        """The counters of this process's engine."""
         return self.engine.stats()
 
     @register(dispatch_mode=Dispatch.TOGETHER)
@@ -159,11 +142,7 @@ class ActorRolloutRefWorker(TrainedModelWorker):
             rollout.log_prob_micro_batch_size_per_gpu,
         )
         with self.weights.on_device():
-            passed = self.actor.infer(
-                lambda micro: self.actor.forward.log_probs(pack(micro.batch), self.temperature, named),
-                data,
-                micro_batch,
-            )
+            passed = self.log_probs(data, micro_batch, named)
         renamed = {"log_prob": "old_log_probs", "entropy": "entropys"}
         return DataProto.from_dict({renamed.get(name, name): tensor for name, tensor in passed.items()})
 
@@ -193,11 +172,10 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         """Train on the batch; one value per optimiser step and metric."""
         self.replica.make_room()
         actor, start = self.config.actor_rollout_ref.actor, time.perf_counter()
-        count = self.config.data.train_batch_size // actor.ppo_mini_batch_size
         schedule = step - 1 - self.warmup
         updates, computed = [], []
-        steps = update_rows(data, count, actor.ppo_epochs, actor.shuffle, seed=self.config.data.seed, step=step)
         with self.weights.on_device():
+            steps = self.update_rows(data, step, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.shuffle)
             for number, rows in enumerate(steps):
                 mini = data[rows] if self.choose is None else self.with_choice(data[rows], step, number)
                 needed = self.rows_to_train(mini)
@@ -212,7 +190,6 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         return update_metrics("actor", updates, self.actor, computed, time.perf_counter() - start)
 
     def objective(self, mini: DataProto) -> PolicyObjective:
-        """What is minimised on a mini-batch."""
         actor, correction = self.config.actor_rollout_ref.actor, self.config.algorithm.rollout_correction
         is_first_pass = "old_log_probs" not in mini.batch  # which then reports the entropy as well
         entropy = ("entropy",) if actor.entropy_coeff or is_first_pass else ()
@@ -231,19 +208,20 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         """Of a mini-batch, the rows that its update runs the model on."""
         return mini[rows_with_gradient(mini)] if self.skips_zero_advantage else mini
 
-    def log_probs_for_update(self, mini: DataProto) -> dict[str, torch.Tensor]:
-        """`log_prob` (B, R) of a mini-batch under the policy as it is, without gradients."""
+    def log_probs(
+        self, data: DataProto, micro_batch: MicroBatch, outputs: tuple[str, ...] = ("log_prob",)
+    ) -> dict[str, torch.Tensor]:
+        """`outputs` (B, R) of a batch under the policy as it is, without gradients."""
+        forward = self.actor.forward
         return self.actor.infer(
-            lambda micro: self.actor.forward.log_probs(pack(micro.batch), self.temperature),
-            mini,
-            self.update_micro_batch,
+            lambda micro: forward.log_probs(pack(micro.batch), self.temperature, outputs), data, micro_batch
         )
 
     def with_choice(self, mini: DataProto, step: int, number: int) -> DataProto:
         """The mini-batch with the column `chosen`: tokens that the loss treats differently, picked from all of it."""
         assert self.choose is not None
         seed = np.random.SeedSequence([self.config.trainer.seed, step, number]).generate_state(1)
-        inputs, _ = self.objective(mini).inputs(mini, self.log_probs_for_update(mini))
+        inputs, _ = self.objective(mini).inputs(mini, self.log_probs(mini, self.update_micro_batch))
         chosen = self.choose(inputs, torch.Generator().manual_seed(int(seed[0])))
         return mini.union(DataProto.from_dict({"chosen": chosen}))
 

@@ -4,27 +4,24 @@ Made only where the estimator declares that it needs values. It starts from the 
 new value head.
 """
 
-import time
-from functools import partial
+from torch import Tensor
 
 from burnish.algorithms.aggregate import LossCounts
+from burnish.algorithms.losses.inputs import ValueLossInputs
+from burnish.algorithms.losses.value import value_loss
+from burnish.algorithms.tally import Metrics
 from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
-from burnish.engine.dump import BadSteps, Update
+from burnish.engine.dump import BadSteps
 from burnish.engine.offload import HostModule
 from burnish.engine.packing import pack
-from burnish.engine.trainable import Trainable
+from burnish.engine.trainable import Loss
 from burnish.models.loading import load_tokenizer, load_value_model
 from burnish.protocol import DataProto
-from burnish.workers.model_folder import ModelFolder
-from burnish.workers.model_worker import TrainedModelWorker
-from burnish.workers.objectives import ValueObjective
-from burnish.workers.updates import lengths, update_metrics, update_rows
+from burnish.workers.model_worker import ModelFolder, TrainedModelWorker
 
 
 class CriticWorker(TrainedModelWorker):
-    """Computes values and learns them from returns."""
-
     @register(dispatch_mode=Dispatch.TOGETHER)
     def init_model(self) -> None:
         model = self.config.critic.model
@@ -36,18 +33,10 @@ class CriticWorker(TrainedModelWorker):
 
     def load_critic(self) -> None:
         """The model and its optimiser: what an update takes, and all that `burnish replay` loads."""
-        critic, model = self.config.critic, self.config.critic.model
-        mesh = self.mesh(critic.fsdp_config, critic.ulysses_sequence_parallel_size)
-        loader = partial(load_value_model, model.path, model, seed=self.config.trainer.seed)
-        self.critic = Trainable(
-            self.load(loader, mesh),
-            critic.optim,
-            grad_clip=critic.grad_clip,
-            total_steps=self.total_steps,
-            device=self.device,
-            model=model,
-            fsdp=critic.fsdp_config,
-            mesh=mesh,
+        critic, steps = self.config.critic, self.total_steps
+        fsdp, ulysses = critic.fsdp_config, critic.ulysses_sequence_parallel_size
+        self.critic = self.trainable(
+            load_value_model, critic.model, critic.optim, critic.grad_clip, steps, fsdp, ulysses
         )
 
     @register(dispatch_mode=Dispatch.TOGETHER)
@@ -66,27 +55,28 @@ class CriticWorker(TrainedModelWorker):
     @register(dispatch_mode=Dispatch.TOGETHER)
     def update_critic(self, data: DataProto, step: int) -> dict[str, list[float]]:
         """Train on the batch; one value per optimiser step and metric."""
-        critic, start = self.config.critic, time.perf_counter()
-        count = self.config.data.train_batch_size // critic.ppo_mini_batch_size
-        updates: list[dict[str, float]] = []
-        steps = update_rows(data, count, critic.ppo_epochs, critic.shuffle, seed=self.config.data.seed, step=step)
-        with self.weights.on_device():
-            for number, rows in enumerate(steps):
-                mini = data[rows]
-                update = self.critic.forward_backward(mini, self.objective(mini), self.update_micro_batch)
-                update |= self.critic.optim_step(update["loss"], step - 1)
-                if update["bad_step"]:
-                    place = Update("critic", step, number, step - 1, update)
-                    self.dumps.write(place, mini, self.critic, self.tokenizer)
-                updates.append(update)
-        return update_metrics(
-            "critic", updates, self.critic, critic.ppo_epochs * lengths(data), time.perf_counter() - start
-        )
+        critic = self.config.critic
+        rows = self.update_rows(data, step, critic.ppo_mini_batch_size, critic.ppo_epochs, critic.shuffle)
+        return self.train("critic", self.critic, self.update_micro_batch, data, step, rows)
 
-    def objective(self, mini: DataProto) -> ValueObjective:
-        """What is minimised on a mini-batch."""
-        counts, longest = LossCounts.of(mini.batch["response_mask"]), self.config.data.response_limit
-        return ValueObjective(self.critic.forward, self.config.critic, counts, longest)
+    def objective(self, mini: DataProto) -> Loss:
+        """The clipped squared error."""
+        counts = LossCounts.of(mini.batch["response_mask"])
+
+        def loss(micro: DataProto) -> tuple[Tensor, Metrics]:
+            batch = micro.batch
+            inputs = ValueLossInputs(
+                vpreds=self.critic.forward.values(pack(batch)),
+                values=batch["values"],
+                returns=batch["returns"],
+                response_mask=batch["response_mask"],
+                config=self.config.critic,
+                counts=counts,
+                max_response_length=self.config.data.response_limit,
+            )
+            return value_loss(inputs)
+
+        return loss
 
     @property
     def update_micro_batch(self) -> MicroBatch:

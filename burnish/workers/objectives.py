@@ -1,31 +1,46 @@
-"""What is minimised: the losses of actor and critic on one micro-batch.
+"""What the actor minimises: the policy's loss on one micro-batch, and the rows and tokens that are in it.
 
 An objective is made for one mini-batch, whose counts normalise it, and called by `Trainable.forward_backward` on each
-of the micro-batches that mini-batch is cut into. It runs the model (`engine/forward.py`) and hands the result to the
-loss (`algorithms/losses/`), so this is where the two meet.
+of its micro-batches. It runs the model (`engine/forward.py`) and gives the result to the loss (`algorithms/losses/`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.correction import in_the_loss, mismatch
 from burnish.algorithms.losses import TABLE, PolicyLoss
-from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
+from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.losses.regularise import entropy_and_kl
-from burnish.algorithms.losses.value import value_loss
 from burnish.algorithms.tally import Metrics, Tally, mean_over_tokens, part_of_sum
 from burnish.config.actor import ActorConfig
 from burnish.config.algorithm import RolloutCorrectionConfig
-from burnish.config.critic import CriticConfig
 from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.errors import ConfigError
 from burnish.protocol import DataProto
-from burnish.workers.updates import loss_mask
+from burnish.workers.model_worker import lengths
+
+
+def loss_mask(data: DataProto) -> Tensor:
+    """(B, R) the tokens in the policy's loss: those it sampled, without those that a correction rejected. Padding rows
+    of a dispatch have no token in `response_mask`, whatever the correction kept of what they repeat."""
+    sampled: Tensor = data.batch["response_mask"]
+    kept = data.batch.get("loss_mask", None)
+    return sampled if kept is None else sampled * kept
+
+
+def rows_with_gradient(data: DataProto) -> np.ndarray:
+    """(B,) bool: the rows with an advantage other than 0 on a token of the policy's loss. Where there is none, the
+    shortest row: its gradient of 0 still moves the optimiser's moments and decays weights, as all would."""
+    signal: np.ndarray = ((data.batch["advantages"] != 0) & loss_mask(data).bool()).any(-1).numpy()
+    if not signal.any():
+        signal[np.argmin(lengths(data))] = True
+    return signal
 
 
 @dataclass(frozen=True)
@@ -51,11 +66,8 @@ class PolicyObjective:
         return loss + more, always | metrics | more_metrics | gap
 
     def inputs(self, rows: DataProto, passed: Mapping[str, Tensor]) -> tuple[PolicyLossInputs, Metrics]:
-        """What the loss is given of these rows, and the gap to the rollout engine where it is measured here.
-
-        `passed` is what the log-prob pass gave for the rows. Without `old_log_probs` the policy that is updated is the
-        one of before: the same log-probs, without gradient.
-        """
+        """What the loss is given of these rows, for which the log-prob pass gave `passed`; and the gap to the rollout
+        engine where it is measured here. Without `old_log_probs` the policy that is updated is the one of before."""
         batch = rows.batch
         inputs = PolicyLossInputs(
             old_log_prob=batch.get("old_log_probs", passed["log_prob"].detach()),
@@ -75,15 +87,12 @@ class PolicyObjective:
             return in_the_loss(inputs, self.bypass)
         if "old_log_probs" in batch:
             return inputs, {}
-        return inputs, self._seen_here(inputs, batch.get("rollout_log_probs", None))
-
-    @staticmethod
-    def _seen_here(inputs: PolicyLossInputs, rollout: Tensor | None) -> Metrics:
-        """What the pass over old log-probs would have reported: entropy, and the gap to the rollout engine."""
+        # What the pass over old log-probs would have reported: the gap to the rollout engine, and the entropy.
+        rollout = batch.get("rollout_log_probs", None)
         metrics: Metrics = {} if rollout is None else mismatch(inputs.old_log_prob, rollout, inputs.response_mask)
         if inputs.entropy is not None:
             metrics["actor/entropy"] = mean_over_tokens(inputs.entropy.detach(), inputs.response_mask)
-        return metrics
+        return inputs, metrics
 
 
 def checked(result: Any, name: str) -> tuple[Tensor, Metrics]:
@@ -101,26 +110,3 @@ def checked(result: Any, name: str) -> tuple[Tensor, Metrics]:
                 "mean_over_tokens(values, inputs.response_mask) of burnish.algorithms.tally"
             )
     return loss, dict(metrics)
-
-
-@dataclass(frozen=True)
-class ValueObjective:
-    """The critic's clipped squared error."""
-
-    forward: Forward
-    config: CriticConfig
-    counts: LossCounts  # of the mini-batch
-    max_response_length: int
-
-    def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
-        batch = micro.batch
-        inputs = ValueLossInputs(
-            vpreds=self.forward.values(pack(batch)),
-            values=batch["values"],
-            returns=batch["returns"],
-            response_mask=batch["response_mask"],
-            config=self.config,
-            counts=self.counts,
-            max_response_length=self.max_response_length,
-        )
-        return value_loss(inputs)

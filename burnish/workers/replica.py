@@ -1,17 +1,9 @@
 """The rollout engine of one worker process: whose weights it generates with, and how new ones get there.
 
-In one process the engine reads the actor's own module, so after an update the next token comes from the new weights,
-and `publish` only announces them. Elsewhere it has its own copy, a replica: where the actor is spread over several
-processes, where it is to generate while the actor trains (`PPOConfig.staleness`), and where the engine is a program of
-its own. `publish` then brings the actor's weights together, bucket by bucket, never all at once, and proves that they
-arrived. Of a copy in this process, sums over its bits are compared with sums over the bits of what processes hold. A
-program is asked for the log-probs of a fixed sequence, before it generates with new weights: they must be those of the
-actor. After the first publish so must those of some tokens that it samples.
-
-A program may span the devices of several processes (`rollout.tensor_model_parallel_size`); the first of them has it.
-
-Where agent loops ask for completions at any time, from other processes or while the actor trains, the engine has a
-separate thread. All engines are `ReplacingEngine`: one that is lost is replaced.
+In one process the engine reads the actor's own module, and `publish` only announces new weights. Where the actor is
+spread over several processes, where the engine generates while the actor trains, and where it is a separate program, it
+has its own copy: `publish` sends the weights bucket by bucket and proves that they arrived. Of a copy in this process,
+sums over its bits are compared. A program must give a fixed sequence, and what it samples, the actor's log-probs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,8 +28,8 @@ from burnish.rollout import make_engine
 from burnish.rollout.base import RolloutEngine, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.hosted.canary import length, proof, rounding, sequence
-from burnish.rollout.null_engine import NullEngine
 from burnish.rollout.replacing import ReplacingEngine
+from burnish.rollout.replicas import NullEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,11 +50,8 @@ class Buckets:
 
 
 class Replica:
-    """An engine and where its weights come from.
-
-    load_copy   gives the module as the actor's was when it was loaded
-    rank        of this process among those that share the actor
-    """
+    """An engine and where its weights come from. `load_copy` gives the module as the actor's was when it was loaded;
+    `rank` is that of this process among those that share the actor."""
 
     def __init__(
         self,
@@ -169,5 +158,4 @@ class Replica:
             self.engine.sleep()
 
     def close(self) -> None:
-        """End what the engine has started."""
         self.engine.close()

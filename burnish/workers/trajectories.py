@@ -1,20 +1,8 @@
 """Finished trajectories → the rollout columns of a batch.
 
-Consumes what the agent runner hands back, one `Trajectory` per row, and produces a `DataProto` with prompts padded on
-the left and responses on the right to the batch's own maxima P and R. Nothing is tokenised here: the ids, masks and
-log-probs are the engine's own. `token_versions` (B, R) is the version of the weights that sampled each token, where
-generation runs ahead of training. Besides the tensors, a row gets
-
-    score_result     the ScoreResult of the trajectory, or of the reward its agent loop gave; None: not scored yet
-    num_turns, truncated, retrieved …    what reward functions learn about it (`rewards/request.py`)
-    added_turn_rewards    what its turns earn besides its score, None where that is nothing
-    finish_reason    stop, length or abort
-    policy_version   the oldest weights that sampled any of it; None where no engine was asked
-    agent_metrics    the metrics of its agent loop
-    new_prompts      {"agent": the rows that its agent loop proposes to train on}, {} where it proposes none
-
-`joined` makes one batch of several, scored or not. `GROUPED_ROLLOUTS` is how rows are split over several workers,
-between prompts only; `BEGUN_ROLLOUTS` joins the batches of what such calls began, and `ROLLOUTS` does both.
+Prompts are padded on the left and responses on the right to the batch's own maxima P and R. Nothing is tokenised here:
+ids, masks and log-probs are the engine's own. `token_versions` (B, R) is the version of the weights that sampled each
+token, where generation runs ahead of training.
 """
 
 import itertools
@@ -31,8 +19,8 @@ from burnish.controller.dispatch import CallSplit, WorkerCall, as_list, joined_r
 from burnish.data.files import Row
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, proposed_by
-from burnish.rewards.request import FACTS, facts_of, loop_result
 from burnish.rewards.routing import data_source_of
+from burnish.rewards.scoring import FACTS, facts_of, loop_result
 
 VERSIONS = "token_versions"
 
@@ -52,11 +40,15 @@ def to_batch(
         tensors[VERSIONS], _ = _pad([_token_versions(trajectory) for trajectory in trajectories], 0)
     facts = [facts_of(output) for output in outputs]
     columns = {
-        "score_result": [_result(trajectory) for trajectory in trajectories],
+        "score_result": [  # of the trajectory, or of the reward its agent loop gave; None: not scored yet
+            loop_result(one.output, data_source_of(one.row)) if one.score_result is None else one.score_result
+            for one in trajectories
+        ],
         **{name: [fact.get(name) for fact in facts] for name in FACTS},
+        # what its turns earn besides its score, None where that is nothing
         TURN_REWARDS: [output.turn_rewards if output.add_score else None for output in outputs],
         "finish_reason": [output.extra_fields.get("finish_reason") for output in outputs],
-        "policy_version": [
+        "policy_version": [  # the oldest weights that sampled any of it; None where no engine was asked
             min((done.policy_version for done in trajectory.completions), default=None) for trajectory in trajectories
         ],
         "agent_metrics": [output.metrics for output in outputs],
@@ -78,11 +70,8 @@ def joined(batches: Sequence[DataProto]) -> DataProto:
 
 
 def groups_to_each(world_size: int, /, rows: Sequence[Row], *args: Any, **kwargs: Any) -> CallSplit:
-    """`rows` is cut where no uid has rows on both sides; the parts have about as many prompts, in their order.
-
-    Other arguments go to all as they are, and with them `total`, the rows of all parts. With fewer prompts than
-    workers, the last workers get no call.
-    """
+    """`rows` is cut where no uid has rows on both sides, into parts of about as many prompts; with fewer prompts than
+    workers, the last workers get no call. Other arguments go to all, and with them `total`, the rows of all parts."""
     uids = [row["uid"] for row in rows]
     last = {uid: row for row, uid in enumerate(uids)}
     ends = itertools.accumulate((last[uid] for uid in uids), max)  # of all that has begun by each row
@@ -101,27 +90,28 @@ def join_begun(split: CallSplit, outputs: list[Any]) -> DataProto | None:
     return joined_rows(split, _of_one_width(there) if complete and there else there)
 
 
-GROUPED_ROLLOUTS = DispatchPair(groups_to_each, as_list)
-BEGUN_ROLLOUTS = DispatchPair(same_to_all, join_begun)
-ROLLOUTS = DispatchPair(groups_to_each, join_begun)
+GROUPED_ROLLOUTS = DispatchPair(groups_to_each, as_list)  # rows are split over several workers, between prompts only
+BEGUN_ROLLOUTS = DispatchPair(same_to_all, join_begun)  # joins the batches of what such calls began
+ROLLOUTS = DispatchPair(groups_to_each, join_begun)  # both
 
 
 def _of_one_width(batches: Sequence[DataProto]) -> list[DataProto]:
     """Each padded to the largest P and R. The ids of this are 0: nothing reads an id where attention_mask is 0."""
-    widest = [max(batch.batch[name].shape[1] for batch in batches) for name in ("prompts", "responses")]
-    return [_widened(batch, *widest) for batch in batches]
-
-
-def _widened(data: DataProto, prompt_width: int, response_width: int) -> DataProto:
-    columns = {name: data.batch[name] for name in data.batch.keys()}  # noqa: SIM118  (a TensorDict iterates over rows)
-    left = prompt_width - columns["prompts"].shape[1]
-    right = response_width - columns["responses"].shape[1]
-    for name in ("responses", "response_mask", "rollout_log_probs", VERSIONS, "token_level_scores"):
-        if name in columns:
-            columns[name] = F.pad(columns[name], (0, right))
-    attention_mask = F.pad(columns["attention_mask"], (left, right))
-    columns |= _sequences(F.pad(columns["prompts"], (left, 0)), columns["responses"], attention_mask)
-    return DataProto.from_dict(columns, data.non_tensor_batch, data.meta_info)
+    prompt_width, response_width = (
+        max(batch.batch[name].shape[1] for batch in batches) for name in ("prompts", "responses")
+    )
+    widened = []
+    for data in batches:
+        columns = dict(data.batch.items())
+        left = prompt_width - columns["prompts"].shape[1]
+        right = response_width - columns["responses"].shape[1]
+        for name in ("responses", "response_mask", "rollout_log_probs", VERSIONS, "token_level_scores"):
+            if name in columns:
+                columns[name] = F.pad(columns[name], (0, right))
+        attention_mask = F.pad(columns["attention_mask"], (left, right))
+        columns |= _sequences(F.pad(columns["prompts"], (left, 0)), columns["responses"], attention_mask)
+        widened.append(DataProto.from_dict(columns, data.non_tensor_batch, data.meta_info))
+    return widened
 
 
 def _sequences(prompts: torch.Tensor, responses: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -146,12 +136,6 @@ def _token_versions(trajectory: Trajectory) -> list[int]:
         versions = [min(versions, default=0)] * len(own)
     sampled = iter(versions)
     return [next(sampled) if mask else 0 for mask in output.response_mask]
-
-
-def _result(trajectory: Trajectory) -> Any:
-    if trajectory.score_result is not None:
-        return trajectory.score_result
-    return loop_result(trajectory.output, data_source_of(trajectory.row))
 
 
 def _pad(rows: Sequence[Sequence[float]], value: float, *, left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:

@@ -39,13 +39,15 @@ def main(overrides):
     prepare(loaded)  # derived defaults, and checks of keys, files and model
     config = loaded.config
     tokenizer = load_tokenizer(config.actor_rollout_ref.model.path)
+    custom, rules = config.custom_reward_function, config.reward_model
+    scoring = Scoring.from_config(custom, config.reward, rules, config.data.reward_fn_key)
     trainer = PPOTrainer(
         config,
         tokenizer,
         role_worker_mapping={Role.ActorRolloutRef: MeasuredPolicy},
         resource_pool_manager=ResourcePoolManager({"pool": [1]}, {Role.ActorRolloutRef: "pool"}),
         worker_group_cls=LocalWorkerGroup,
-        reward_fn=load_manager(config, tokenizer, 0, Scoring.from_config(config)),
+        reward_fn=load_manager(config.reward_manager, rules, tokenizer, 0, scoring),
     )
     trainer.init_workers()
     return trainer.fit()

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from burnish.agents.runner import TrajectoryRunner
-from burnish.agents.settings import AgentSettings
 from burnish.config import PPOConfig
 from burnish.models.tiny import byte_tokenizer
 from burnish.rollout.base import Completion, RolloutEngine
 from burnish.rollout.stops import StopMatcher
+from burnish.workers.rollouts import agent_settings
 
 
 class ScriptedEngine(RolloutEngine):
@@ -73,6 +73,11 @@ class WritingEngine(ScriptedEngine):
         return Completion(ids, [-1.0 - i / 100 for i in range(len(ids))], reason, stop, 3)
 
 
+def told(tokenizer, output):
+    """The text of a trajectory that the policy did not write."""
+    return tokenizer.decode([t for t, m in zip(output.response_ids, output.response_mask, strict=True) if not m])
+
+
 @pytest.fixture(scope="session")
 def tokenizer():
     return byte_tokenizer()
@@ -93,7 +98,7 @@ def scripted(tokenizer, config):
     def make(text="42", answer=None):
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         engine = ScriptedEngine(answer or (lambda prompt_ids, sampling: list(ids)))
-        return TrajectoryRunner(engine, tokenizer, AgentSettings.of(config)), engine
+        return TrajectoryRunner(engine, tokenizer, agent_settings(config)), engine
 
     return make
 
@@ -105,7 +110,7 @@ def writing(tokenizer, config):
 
     def make(texts, tokenizer=tokenizer):
         engine = WritingEngine(tokenizer, texts)
-        runners.append(TrajectoryRunner(engine, tokenizer, AgentSettings.of(config)))
+        runners.append(TrajectoryRunner(engine, tokenizer, agent_settings(config)))
         return runners[-1], engine
 
     yield make

@@ -46,10 +46,15 @@ FORGETFUL = "{{ messages[0]['content'] + '<|im_end|>' }}"
 MARKS = ["<|im_start|>", "<|im_end|>", "<|head|>", "<|body|>", "<|eot|>"]
 
 
-def turns_of(template):
-    tokenizer = byte_tokenizer(template)
+def marked(template, **options):
+    """A tokenizer with this template and its marks."""
+    tokenizer = byte_tokenizer(template, **options)
     tokenizer.add_special_tokens({"additional_special_tokens": MARKS})
-    return ChatTurns(ChatRenderer(tokenizer))
+    return tokenizer
+
+
+def turns_of(template):
+    return ChatTurns(ChatRenderer(marked(template)))
 
 
 TEMPLATES = {"chatml": CHATML, "qwen": QWEN, "thinking": THINKING, "llama": LLAMA, "opened": OPENED, "strict": STRICT}
@@ -65,33 +70,19 @@ ANSWERS = {
 def test_the_continued_tokens_are_those_of_the_whole_conversation(name, answer):
     turns = turns_of(TEMPLATES[name])
     chat, told = turns.chat, ANSWERS[answer]
-    question, reply = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "let me see"}
-    prompt, end = chat.prompt_ids([question]), chat.encode("<|eot|>" if name == "llama" else "<|im_end|>")
-    sampled = chat.encode("let me see") + end
-    continued = prompt + sampled + turns.after(told, ended=True)
-    assert continued == chat.prompt_ids([question, reply, *told])
+    end = chat.encode("<|eot|>" if name == "llama" else "<|im_end|>")
     assert turns.after(told, ended=False) == end + turns.after(told, ended=True)
-
-
-def test_several_turns_in_a_row():
-    turns = turns_of(QWEN)
-    chat, end = turns.chat, turns.chat.encode("<|im_end|>")
-    messages = [{"role": "user", "content": "q"}]
+    messages = [{"role": "user", "content": "2+2?"}]
     ids = chat.prompt_ids(messages)
-    for i in range(3):
-        told = {"role": "tool", "content": f"result {i}"}
-        ids += chat.encode(f"call {i}") + end + turns.after([told], ended=True)
-        messages += [{"role": "assistant", "content": f"call {i}"}, told]
-    assert ids == chat.prompt_ids(messages)
+    for turn in ("let me see", "again", "once more"):
+        ids += chat.encode(turn) + end + turns.after(told, ended=True)
+        messages += [{"role": "assistant", "content": turn}, *told]
+        assert ids == chat.prompt_ids(messages)
 
 
-@pytest.mark.parametrize("name", ["chatml", "qwen", "llama"])
-@pytest.mark.parametrize("role", ["tool", "user"])
-def test_nothing_is_said_where_the_template_can_be_continued(name, role):
-    assert turns_of(TEMPLATES[name]).differences(role) == []
-
-
-def test_it_is_said_where_it_cannot():
+def test_it_is_said_where_a_template_cannot_be_continued():
+    for template in (CHATML, QWEN, LLAMA):
+        assert turns_of(template).differences("tool") == turns_of(template).differences("user") == []
     assert turns_of(THINKING).differences("tool") == []  # a result is no new question: the thinking stays
     (said,) = turns_of(THINKING).differences("user")
     assert "leaves the thinking of earlier turns out" in said
@@ -99,16 +90,10 @@ def test_it_is_said_where_it_cannot():
     assert "begins an earlier turn of the assistant otherwise" in said and "'<think>\\n'" in said
     (said,) = turns_of(STRICT).differences("tool")
     assert "no messages of the role tool" in said
-
-
-def test_a_role_that_the_template_does_not_know_is_the_users():
-    turns = turns_of(STRICT)
+    turns = turns_of(STRICT)  # its messages are the user's then
     assert turns.chat.tokenizer.decode(turns.after(ANSWERS["tool"], ended=True)) == (
         "<|im_start|>user\n42<|im_end|><|im_start|>assistant\n"
     )
-
-
-def test_a_template_without_turns_is_refused():
     with pytest.raises(ConfigError, match="cannot continue a conversation after the assistant's turn"):
         turns_of(FORGETFUL).after(ANSWERS["user"], ended=True)
 

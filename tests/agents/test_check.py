@@ -1,14 +1,12 @@
 """What is told before a run starts: agents, tools, formats, interactions, programs, retrievers that are not there."""
 
-from pathlib import Path
-
 import pytest
 
 from burnish.agents.base import AgentLoopBase, register
 from burnish.agents.check import AgentCheck
-from burnish.agents.settings import AgentSettings
 from burnish.data.files import read_rows, write_parquet
 from burnish.errors import ConfigError, DataError
+from burnish.workers.rollouts import agent_settings
 from tests.search.conftest import Words, serving
 
 MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
@@ -22,7 +20,7 @@ def check(config, tokenizer, tmp_path, monkeypatch):
     config.data.max_prompt_length = 2000
 
     def run(*rows):
-        found = AgentCheck(AgentSettings.of(config), tokenizer)
+        found = AgentCheck(agent_settings(config), tokenizer)
         for i, row in enumerate(rows):
             found.row({"raw_prompt": QUESTION, **row}, lambda i=i: f"rows.parquet, row {i}")
         found.finish()
@@ -97,6 +95,7 @@ def test_a_row_with_an_unknown_name_is_refused(check, config, row, parts, trunca
         ({"calculator": "x"}, "tools_kwargs.calculator='x': it must hold create_kwargs"),
         ({"calculator": {"creat_kwargs": {}}}, "tools_kwargs.calculator.creat_kwargs.*did you mean create_kwargs"),
         ({"calculator": {"create_kwargs": [1]}}, r"create_kwargs=\[1\]: it must hold values by name"),
+        ({"calculator": {"create_kwargs": {1: 2}}}, "it must hold values by name"),
     ],
 )
 def test_settings_of_a_tool_that_are_none(check, kwargs, says):
@@ -104,16 +103,13 @@ def test_settings_of_a_tool_that_are_none(check, kwargs, says):
         check(tool(tools_kwargs={"calculator": {"create_kwargs": {"a": 1}}}), tool(tools_kwargs=kwargs))
 
 
-def test_a_table_has_a_field_for_each_tool_and_a_row_is_not_taken_for_another(check):
-    """Parquet writes both names into both rows, one of them null."""
+def test_a_row_of_a_table_is_not_taken_for_another_and_rows_that_ask_alike_are_looked_at_once(check, monkeypatch):
+    """Parquet writes the names of all tools into all rows, null where a row has none."""
     rows = [tool(tools_kwargs={name: {"create_kwargs": {"a": 1}}}) for name in ("calculator", "abacus")]
     kept = read_rows(write_parquet(rows, "rows.parquet"))
     assert list(kept[0]["tools_kwargs"]) == list(kept[1]["tools_kwargs"]) == ["calculator", "abacus"]
     with pytest.raises(ConfigError, match="rows.parquet, row 1: the row names the tool 'abacus'"):
         check(*kept)
-
-
-def test_rows_that_ask_for_the_same_are_looked_at_once(check, monkeypatch):
     asked = []
     monkeypatch.setattr(
         AgentCheck, "_check_agent", lambda self, row, loop: asked.append(row["tools_kwargs"]["calculator"])
@@ -122,31 +118,21 @@ def test_rows_that_ask_for_the_same_are_looked_at_once(check, monkeypatch):
     assert asked == [{"create_kwargs": {"a": 0}}]
 
 
-def test_other_loops_may_read_these_columns_as_they_like(check):
+def test_other_loops_may_read_these_columns_and_the_default_loop_is_checked_whatever_the_rows_name(check, config):
     @register("own_of_check")
     class Own(AgentLoopBase):
         async def run(self, sampling_params, **row): ...
 
-    check({"agent_name": "own_of_check", "tools_kwargs": {"hammer": {}}, "tool_config": "mine"})
-
-
-def test_the_default_loop_is_checked_whatever_the_rows_name(check, config):
+    found = check({"agent_name": "own_of_check", "tools_kwargs": {"hammer": {}}, "tool_config": "mine"})
+    with pytest.raises(ConfigError, match="^agent_name=x_agent"):  # without a place the message stands alone
+        found.row({"agent_name": "x_agent"})
     config.actor_rollout_ref.rollout.agent.default_agent_loop = "tol_agent"
     with pytest.raises(ConfigError, match=r"actor_rollout_ref\.rollout\.agent\.default_agent_loop=tol_agent"):
         check({"agent_name": "tool_agent"})
-
-
-def test_without_a_place_the_message_stands_alone(config, tokenizer):
-    """So rows are checked that are proposed while training."""
-    with pytest.raises(ConfigError, match="^agent_name=x_agent"):
-        AgentCheck(AgentSettings.of(config), tokenizer).row({"agent_name": "x_agent"})
-
-
-def test_a_file_of_tools_is_read_before_the_run(check, config):
-    Path("tools.yaml").write_text("tools:\n  - name: calculater\n")
-    config.actor_rollout_ref.rollout.multi_turn.tool_config_path = "tools.yaml"
-    with pytest.raises(ConfigError, match="tools.yaml, entry 0: name='calculater'.*did you mean calculator"):
-        check(tool())
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "search_agent"
+    config.retriever.url = "http://127.0.0.1:9/retrieve"
+    with pytest.raises(ConfigError, match="no retrieval server answers there"):
+        check()  # rows that are made as they are drawn have the default loop
 
 
 def test_the_tools_that_a_prompt_shows_count(check, config):
@@ -154,15 +140,10 @@ def test_the_tools_that_a_prompt_shows_count(check, config):
     react = {"agent_name": "react_agent", "tool_config": {"available_tools": ["calculator"]}}
     config.data.max_prompt_length = 100
     check(tool(tool_config={"available_tools": ["calculator"]}))
-    with pytest.raises(
-        DataError, match=r"rows.parquet, row 1: .* tokens, over data\.max_prompt_length=100.*truncation"
-    ):
+    with pytest.raises(DataError, match=r"rows.parquet, row 1: .* over data\.max_prompt_length=100.*truncation"):
         check({}, react)
     config.data.truncation = "left"
     check(react)
-
-
-# --- retrievers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,13 +165,6 @@ def test_a_retriever_that_is_missing(check, config, row):
     check({}, tool(tool_config={"available_tools": ["calculator"]}))
 
 
-def test_rows_that_are_made_as_they_are_drawn_have_the_default_loop(check, config):
-    config.actor_rollout_ref.rollout.agent.default_agent_loop = "search_agent"
-    config.retriever.url = "http://127.0.0.1:9/retrieve"
-    with pytest.raises(ConfigError, match="no retrieval server answers there"):
-        check()
-
-
 def test_a_retriever_that_is_there_is_asked_once(check, config):
     words = Words()
     with serving(words) as running:
@@ -209,36 +183,21 @@ def test_an_observation_has_room_for_its_tags(check, config, monkeypatch):
     check({"agent_name": "search_agent"})
 
 
-# --- programs ---------------------------------------------------------------------------------------------------------
-
 PYTHON = tool(tool_config={"available_tools": ["python"]})
 
 
-@pytest.fixture
-def sandboxed(monkeypatch):
-    """`sandboxed(reason)`: why programs cannot be run here."""
+def test_programs_can_be_run_and_end_before_their_call(check, config, monkeypatch):
+    reason = "the kernel allows no namespaces"
 
-    def is_so(reason):
-        async def why_not(self):
-            return reason
+    async def why_not(self):
+        return reason
 
-        monkeypatch.setattr("burnish.agents.tools.python.PythonTool.why_not", why_not)
-
-    return is_so
-
-
-def test_programs_that_cannot_be_run(check, sandboxed):
-    sandboxed("the kernel allows no namespaces")
+    monkeypatch.setattr("burnish.agents.tools.python.PythonTool.why_not", why_not)
     with pytest.raises(ConfigError, match="the tool python runs programs.*the kernel allows no namespaces"):
         check(PYTHON)
     check(tool(tool_config={"available_tools": ["calculator"]}))
-
-
-def test_a_call_lasts_longer_than_a_program(check, config, sandboxed):
-    sandboxed(None)
-    limits = config.actor_rollout_ref.rollout.multi_turn
-    config.reward_model.sandbox.timeout = 5.0
-    limits.tool_timeout = 5.0
+    reason, limits = None, config.actor_rollout_ref.rollout.multi_turn
+    config.reward_model.sandbox.timeout = limits.tool_timeout = 5.0
     with pytest.raises(ConfigError, match=rf"{MULTI_TURN}\.tool_timeout=5 .*reward_model\.sandbox\.timeout=5"):
         check(PYTHON)
     limits.tool_timeout = 5.1

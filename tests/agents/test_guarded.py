@@ -12,27 +12,19 @@ from burnish.agents import guarded
 from burnish.agents.guarded import closing_limit, finite, in_thread, within
 from burnish.errors import ToolFailure
 
-
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        (1, 1.0), (-0.5, -0.5), (Fraction(1, 4), 0.25), (np.float32(0.5), 0.5), (np.int64(3), 3.0),
-        (np.array(2.0), 2.0), (torch.tensor(0.5), 0.5), (torch.tensor(3), 3.0),
-    ],
-)  # fmt: skip
-def test_numbers_of_all_kinds_are_read(value, number):
-    assert finite(value) == number and type(finite(value)) is float
+NUMBERS = [
+    (1, 1.0), (-0.5, -0.5), (Fraction(1, 4), 0.25), (np.float32(0.5), 0.5), (np.int64(3), 3.0),
+    (np.array(2.0), 2.0), (torch.tensor(0.5), 0.5), (torch.tensor(3), 3.0),
+]  # fmt: skip
+OTHERS = [
+    True, False, np.bool_(True), torch.tensor(True), float("nan"), float("inf"), np.float32("nan"), 10**400,
+    Fraction(-(10**400)), torch.tensor(float("-inf")), np.zeros(1), torch.zeros(2), None, "1", 1j, [1.0], b"1",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        True, False, np.bool_(True), torch.tensor(True), float("nan"), float("inf"), np.float32("nan"), 10**400,
-        Fraction(-(10**400)), torch.tensor(float("-inf")), np.zeros(1), torch.zeros(2), None, "1", 1j, [1.0], b"1",
-    ],
-)  # fmt: skip
-def test_what_is_no_finite_number_is_none(value):
-    assert finite(value) is None
+@pytest.mark.parametrize(("value", "number"), [*NUMBERS, *((other, None) for other in OTHERS)])
+def test_finite_numbers_of_all_kinds_are_read_and_nothing_else(value, number):
+    assert finite(value) == number and type(finite(value)) is type(number)
 
 
 def test_a_call_is_handed_on_or_fails_by_name():
@@ -95,16 +87,14 @@ def test_the_limit_of_closing_is_short_for_what_was_cancelled():
 
 
 def test_what_a_thread_returns_and_raises_comes_back():
-    def fail():
-        raise SystemExit(3)
-
-    assert asyncio.run(in_thread(lambda: threading.current_thread().name, "mine")) == "mine"
-    with pytest.raises(RuntimeError, match="given"):
-        asyncio.run(in_thread(lambda: (_ for _ in ()).throw(RuntimeError("given")), "mine"))
+    def fail(error):
+        raise error
 
     async def scenario():
-        with pytest.raises(SystemExit):
-            await in_thread(fail, "mine")
+        assert await in_thread(lambda: threading.current_thread().name, "mine") == "mine"
+        for error in (RuntimeError("given"), SystemExit(3)):
+            with pytest.raises(type(error), match=str(error)):
+                await in_thread(lambda error=error: fail(error), "mine")
 
     asyncio.run(scenario())
 

@@ -22,25 +22,16 @@ def test_no_mark_is_left_and_nothing_is_lost(parts):
     assert safe.replace(" ", "") == text.encode("utf-8", "replace").decode().replace(" ", "")
 
 
-def test_ordinary_words_that_were_added_stay():
-    assert OBSERVATIONS.harmless("a plain word") == "a plain word"
-
-
-def test_lone_surrogates_are_replaced():
-    assert OBSERVATIONS.harmless("a\ud800b") == "a?b"
-
-
 @pytest.mark.parametrize(("side", "kept"), [("right", "abcd"), ("left", "ghij"), ("middle", "ab…ij")])
 def test_cutting(side, kept):
     assert OBSERVATIONS.cut("abcdefghij", 4, side) == (kept, True)
     assert OBSERVATIONS.cut("abcd", 4, side) == ("abcd", False)
+    assert OBSERVATIONS.cut("aé", 2, "right") == ("a", True), "no half characters"
 
 
-def test_no_half_characters():
-    assert OBSERVATIONS.cut("aé", 2, "right") == ("a", True)
-
-
-def test_special_tokens_of_blanks_alone_are_no_marks():
+def test_ordinary_words_that_were_added_and_special_tokens_of_blanks_alone_are_no_marks():
+    assert OBSERVATIONS.harmless("a plain word") == "a plain word"
+    assert OBSERVATIONS.harmless("a\ud800b") == "a?b", "lone surrogates are replaced"
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["  "]})
     assert Observations(tokenizer).harmless("a   b") == "a   b"

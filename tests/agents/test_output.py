@@ -33,16 +33,13 @@ def test_ids_may_be_lists_arrays_or_tensors(convert):
     assert [type(value) for value in (*made.prompt_ids, *made.response_mask)] == [int] * 6
 
 
-def test_ids_of_a_batch_of_one_and_of_an_encoding():
+def test_ids_of_a_batch_of_one_and_of_an_encoding_and_log_probs_that_are_not_read():
     assert as_ids(torch.tensor([[5, 6]])) == [5, 6]
     tokenizer = byte_tokenizer()
     chat = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], add_generation_prompt=True)
     assert as_ids(chat) == as_ids(chat["input_ids"]) == list(chat["input_ids"])
     assert as_ids([torch.tensor(5), np.int64(6)]) == [5, 6]
-
-
-def test_log_probs_outside_the_mask_are_not_read():
-    for unread in (None, -9.0, float("nan")):
+    for unread in (None, -9.0, float("nan")):  # outside the mask
         assert output(response_logprobs=[-1.0, -2.0, unread, -3.0]).response_logprobs == [-1.0, -2.0, 0.0, -3.0]
 
 
@@ -73,15 +70,11 @@ def test_what_does_not_line_up_is_refused(changes, message):
         output(**changes)
 
 
-def test_turns_are_runs_of_sampled_tokens():
-    made = output(turn_rewards=torch.tensor([0.5, 1.0]))
+def test_turns_are_runs_of_sampled_tokens_and_cut_takes_everything_along():
+    made = output(turn_rewards=torch.tensor([0.5, 1.0]), reward_score=2.0, num_turns=4)
     assert made.turn_ends() == [1, 3]
     assert made.policy_ids == [1, 2, 4]
     assert made.turn_rewards == [0.5, 1.0]
-
-
-def test_cut_takes_everything_along():
-    made = output(turn_rewards=[0.5, 1.0], reward_score=2.0, num_turns=4)
     assert made.cut(4) is made
     assert made.cut(3) == output(
         response_ids=[1, 2, 3], response_mask=[1, 1, 0], response_logprobs=[-1, -2, 0], turn_rewards=[0.5],

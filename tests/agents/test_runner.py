@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import textwrap
 
 import pytest
 import torch
@@ -11,16 +12,26 @@ from burnish.agents import AgentLoopBase, AgentLoopOutput, register, register_ag
 from burnish.agents import runner as runner_module
 from burnish.agents.environment import CLOSE_S
 from burnish.agents.runner import TrajectoryRunner
-from burnish.agents.settings import AgentSettings
 from burnish.config.model import ModelConfig
 from burnish.errors import AgentError, ConfigError, DataError, DeadlineError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rollout.base import Sampling, request_seed
 from burnish.rollout.native.engine import NativeEngine
+from burnish.workers.rollouts import agent_settings
 
 
 def run(runner, rows, **options):
     return runner.run(rows, options.pop("sampling", Sampling()), namespace="train", seed=7, **options)
+
+
+def loop_that(does):
+    """A loop whose `run` awaits `does(loop, row)`."""
+
+    class Loop(AgentLoopBase):
+        async def run(self, sampling_params, **row):
+            return await does(self, row)
+
+    return Loop
 
 
 class TwoTurns(AgentLoopBase):
@@ -59,17 +70,6 @@ def test_single_turn(scripted, tokenizer, make_rows):
     )
 
 
-def test_no_rows_no_trajectories(scripted):
-    assert run(scripted()[0], []) == []
-
-
-def test_max_tokens_is_at_most_the_response_length(scripted, make_rows):
-    for asked, expected in [(None, 16), (5, 5), (99, 16)]:
-        runner, engine = scripted()
-        run(runner, make_rows(1), sampling=Sampling(max_tokens=asked))
-        assert engine.calls[0]["sampling"].max_tokens == expected
-
-
 def test_users_loops_by_both_ways_of_registering(scripted, make_rows):
     @register("decorated")
     class Decorated(TwoTurns):
@@ -96,40 +96,29 @@ def test_a_loop_gets_the_row_messages_and_max_turns(scripted, make_rows):
     class Looks(TwoTurns):
         async def run(self, sampling_params, **row):
             seen.update(row, params=sampling_params)
-            return await super().run(sampling_params, **row | {"max_turns": 1})
+            return await super().run({"temperature": 0.1, "seed": 5}, **row | {"max_turns": 1})
 
-    run(scripted()[0], make_rows(1, agent_name="looks", extra_info={"a": 1}))
+    runner, engine = scripted()
+    run(runner, make_rows(1, agent_name="looks", extra_info={"a": 1}), sampling=Sampling(top_k=3))
+    # What a call asks for goes over what is configured.
+    assert engine.calls[0]["sampling"] == Sampling(temperature=0.1, top_k=3, max_tokens=16, seed=5)
     assert seen["messages"] == seen["raw_prompt"] == [{"role": "user", "content": "0+1="}]
     assert (seen["max_turns"], seen["extra_info"], seen["uid"]) == (10, {"a": 1}, 0)
     assert seen["params"]["temperature"] == 1.0 and seen["params"]["max_tokens"] == 16
 
 
-def test_sampling_params_of_a_call_go_over_the_configured_ones(scripted, make_rows):
-    @register("hot")
-    class Hot(AgentLoopBase):
-        async def run(self, sampling_params, **row):
-            ids = self.prompt_ids(row["messages"])
-            done = await self.server_manager.generate(prompt_ids=ids, sampling_params={"temperature": 0.1, "seed": 5})
-            return AgentLoopOutput(ids, done.token_ids, [1] * len(done.token_ids), done.log_probs)
-
-    runner, engine = scripted()
-    run(runner, make_rows(1, agent_name="hot"), sampling=Sampling(top_k=3))
-    assert engine.calls[0]["sampling"] == Sampling(temperature=0.1, top_k=3, max_tokens=16, seed=5)
-
-
 def test_loops_from_a_yaml_file(scripted, tokenizer, config, make_rows, tmp_path, monkeypatch):
-    source = (
-        "from burnish.agents import AgentLoopOutput\n"
-        "from burnish.agents.loops.single_turn import SingleTurnAgentLoop\n"
-        "class Marked(SingleTurnAgentLoop):\n"
-        "    def __init__(self, mark='none', **kwargs):\n"
-        "        super().__init__(**kwargs)\n"
-        "        self.mark = mark\n"
-        "    async def run(self, sampling_params, **row):\n"
-        "        output = await super().run(sampling_params, **row)\n"
-        "        output.extra_fields['mark'] = self.mark\n"
-        "        return output\n"
-    )
+    source = textwrap.dedent("""
+        from burnish.agents.loops.single_turn import SingleTurnAgentLoop
+        class Marked(SingleTurnAgentLoop):
+            def __init__(self, mark='none', **kwargs):
+                super().__init__(**kwargs)
+                self.mark = mark
+            async def run(self, sampling_params, **row):
+                output = await super().run(sampling_params, **row)
+                output.extra_fields['mark'] = self.mark
+                return output
+    """)
     (tmp_path / "marked.py").write_text(source)
     (tmp_path / "marked_module.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -152,15 +141,8 @@ def test_loops_from_a_yaml_file(scripted, tokenizer, config, make_rows, tmp_path
         ("{name: x}", "expected a list of entries"),
         ("- {_target_: a.B}", "entry 0: an entry needs a name"),
         ("- {name: x}", r"entry 0 \(x\): _target_ is missing"),
-        (
-            "- {name: x, _target_: Alone}",
-            "_target_=Alone: expected package.module:Name, package.module.Name or file.py:Name",
-        ),
-        (
-            "- {name: x, _target_: nowhere_to_be.Found}",
-            "_target_=nowhere_to_be.Found: no such file, and no module of that name",
-        ),
-        ("- {name: x, _target_: json.Missing}", "_target_=json.Missing: json has no such name; it defines"),
+        ("- {name: x, _target_: Alone}", "_target_=Alone: expected package.module:Name, package.module.Name or file"),
+        ("- {name: x, _target_: nowhere_to_be.Found}", "_target_=nowhere_to_be.Found: no such file, and no module"),
         ("- {name: x, _target_: json.JSONDecoder}", "is not a subclass of AgentLoopBase"),
         ("- {name: x, _target_: 'missing.py:X'}", "there is no file missing.py"),
         ("- [", "cannot be read"),
@@ -175,37 +157,30 @@ def test_bad_yaml_files(scripted, config, tmp_path, text, message):
     assert f"agent_loop_config_path={file}" in str(caught.value)
 
 
-def test_unknown_loops(scripted, config, make_rows):
+def test_unknown_loops_and_names_that_are_taken(scripted, config, make_rows):
     runner, _ = scripted()
     register_agent_loop("mine", TwoTurns)
-    with pytest.raises(
-        ConfigError,
-        match=r"agent_name=singel: there is no such agent loop; did you mean mine\? \(there are mine, react_agent, ",
-    ):
+    register_agent_loop("mine", TwoTurns)
+    words = r"agent_name=singel: there is no such agent loop; did you mean mine\? \(there are mine, react_agent, "
+    with pytest.raises(ConfigError, match=words):
         run(runner, make_rows(1, agent_name="singel"))
     config.actor_rollout_ref.rollout.agent.default_agent_loop = "other"
     with pytest.raises(ConfigError, match=r"rollout.agent.default_agent_loop=other: there is no such agent loop"):
         scripted()
-
-
-def test_names_are_taken_once():
-    register_agent_loop("mine", TwoTurns)
-    register_agent_loop("mine", TwoTurns)
-    with pytest.raises(AgentError, match=r"'mine' is already registered \(.*TwoTurns\)"):
-        register_agent_loop("mine", type("Other", (TwoTurns,), {}))
-    with pytest.raises(AgentError, match="'single_turn_agent' is already registered"):
-        register_agent_loop("single_turn_agent", TwoTurns)
-    with pytest.raises(AgentError, match="not a subclass of AgentLoopBase"):
-        register_agent_loop("new", object)
+    for name, cls, words in (
+        ("mine", type("Other", (TwoTurns,), {}), r"'mine' is already registered \(.*TwoTurns\)"),
+        ("single_turn_agent", TwoTurns, "'single_turn_agent' is already registered"),
+        ("new", object, "not a subclass of AgentLoopBase"),
+    ):
+        with pytest.raises(AgentError, match=words):
+            register_agent_loop(name, cls)
 
 
 def test_long_prompts_follow_the_truncation(scripted, config, tokenizer, make_rows):
     rows = make_rows(1)
     rows[0]["raw_prompt"][0]["content"] = "x" * 100
     runner, engine = scripted()
-    with pytest.raises(
-        DataError, match=r"prompt of uid 0: \d+ tokens, over the limit of 64; raise data.max_prompt_length"
-    ):
+    with pytest.raises(DataError, match=r"prompt of uid 0: \d+ tokens, over the limit of 64; raise data.max_prompt_"):
         run(runner, rows)
     config.data.truncation = "left"
     run(runner, rows)
@@ -213,7 +188,12 @@ def test_long_prompts_follow_the_truncation(scripted, config, tokenizer, make_ro
     assert tokenizer.decode(engine.calls[-1]["prompt_ids"]).endswith("xx<|end|><|start|>assistant\n")
 
 
-def test_responses_are_cut(scripted, make_rows):
+def test_responses_have_at_most_their_length(scripted, make_rows):
+    assert run(scripted()[0], []) == []
+    for asked, expected in [(None, 16), (5, 5), (99, 16)]:
+        runner, engine = scripted()
+        run(runner, make_rows(1), sampling=Sampling(max_tokens=asked))
+        assert engine.calls[0]["sampling"].max_tokens == expected
     register_agent_loop("two", TwoTurns)
     output = run(scripted("123456789")[0], make_rows(1, agent_name="two", max_turns=2))[0].output
     assert len(output.response_ids) == len(output.response_logprobs) == 16
@@ -240,68 +220,67 @@ def test_scoring_one_does_not_delay_the_others(scripted, make_rows):
     assert [t.score_result for t in trajectories] == [{"score": 0.0}, {"score": 1.0}]
 
 
-def test_a_loop_that_raises_names_the_trajectory(scripted, make_rows):
-    @register("breaks")
-    class Breaks(AgentLoopBase):
-        async def run(self, sampling_params, **row):
-            if row["sample"] == 1:
-                raise KeyError("no such thing")
-            await asyncio.sleep(3600)
-
-    with pytest.raises(
-        AgentError, match=r"agent loop breaks failed for uid 0, sample 1: KeyError: 'no such thing'"
-    ) as caught:
-        run(scripted()[0], make_rows(1, n=3, agent_name="breaks"))
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_a_loop_that_wants_to_end_the_process_ends_the_run_and_is_named(scripted, make_rows, config, staleness):
-    @register(f"leaves{staleness}")
-    class Leaves(AgentLoopBase):
-        async def run(self, sampling_params, **row):
-            raise SystemExit(7)
-
-    config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = bool(staleness), staleness
-    runner = scripted()[0]
-    with pytest.raises(AgentError, match=rf"agent loop leaves{staleness} failed for uid 0, sample 0: SystemExit: 7"):
-        run(runner, make_rows(2, agent_name=f"leaves{staleness}"), deadline_s=60.0)
-    runner.close()
-
-
 @pytest.mark.parametrize(
-    "returned,message",
+    "result,message",
     [
+        (KeyError("no such thing"), "KeyError: 'no such thing'"),
+        (SystemExit(7), "SystemExit: 7"),
         ("nothing", "run returned a str; expected an AgentLoopOutput"),
         ({"response_mask": [0, 0]}, r"no token of the response \(its first 16 count\) was sampled"),
         ({"response_mask": [1, 1]}, "response_logprobs is missing, and the tokens with mask 1 are not exactly"),
         ({"response_mask": [1]}, "response_mask has 1 entries and response_ids has 2"),
     ],
 )
-def test_outputs_that_break_the_contract(scripted, make_rows, returned, message):
-    @register("odd")
-    class Odd(AgentLoopBase):
-        async def run(self, sampling_params, **row):
-            return returned if isinstance(returned, str) else AgentLoopOutput([5], [6, 7], **returned)
+def test_a_loop_that_fails_or_breaks_the_contract_is_named(scripted, make_rows, config, staleness, result, message):
+    async def one(loop, row):
+        if row["sample"] != 1:
+            await asyncio.sleep(3600)
+        if isinstance(result, BaseException):
+            raise result
+        return result if isinstance(result, str) else AgentLoopOutput([5], [6, 7], **result)
 
-    with pytest.raises(AgentError, match=rf"agent loop odd failed for uid 0, sample 0: .*{message}"):
-        run(scripted()[0], make_rows(1, agent_name="odd"))
+    register_agent_loop("odd", loop_that(one))
+    config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = bool(staleness), staleness
+    runner = scripted()[0]
+    with pytest.raises(AgentError, match=rf"agent loop odd failed for uid 0, sample 1: .*{message}") as caught:
+        run(runner, make_rows(1, n=3, agent_name="odd"), deadline_s=60.0)
+    runner.close()
+    assert not isinstance(result, BaseException) or caught.value.__cause__ is result
 
 
 def test_a_deadline_names_what_is_waited_for(scripted, make_rows):
     async def never(row, output, text):
         if row["uid"] == 1:
             await asyncio.sleep(3600)
+        raise ZeroDivisionError("score")
 
-    with pytest.raises(
-        DeadlineError, match=r"1 of 2 trajectories were not done after 0.2 s: uid 1, sample 0 being scored"
-    ):
-        run(scripted()[0], make_rows(2), score=never, deadline_s=0.2)
+    late = r"1 of 1 trajectories were not done after 0.2 s: uid 1, sample 0 being scored"
+    with pytest.raises(DeadlineError, match=late):
+        run(scripted()[0], make_rows(2)[1:], score=never, deadline_s=0.2)
+    with pytest.raises(ZeroDivisionError):  # a failing scorer rises as it is
+        run(scripted()[0], make_rows(2), score=never)
+    ended = []
+
+    async def wait(loop, row):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(row["uid"])
+
+    register_agent_loop("stuck", loop_that(wait))
+    rows = make_rows(2)
+    rows[1]["agent_name"] = "stuck"
+    with pytest.raises(DeadlineError, match=r"1 of 2 .* not done after 0.2 s: uid 1, sample 0 in agent loop stuck"):
+        run(scripted()[0], rows, deadline_s=0.2)
+    assert ended == [1]
 
 
 def test_trajectories_in_a_thread_of_their_own_are_waited_for_in_sight(scripted, make_rows, config):
     config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
     runner, seen, subject = scripted()[0], [], "1 trajectories of train, in thread agent-loops"
+    # What is slow to close is given up by the environment with a warning, never by the thread with an error.
+    assert runner._loop.close_s > runner_module.CANCELLED_S + CLOSE_S
 
     async def look(row, output, text):
         while not seen:  # the caller waits once it has handed over the work, which may be this far by then
@@ -313,38 +292,17 @@ def test_trajectories_in_a_thread_of_their_own_are_waited_for_in_sight(scripted,
     assert seen == [("MainThread", 60.0)]
 
 
-def test_a_loop_that_waits_for_ever_is_ended_and_named(scripted, make_rows):
-    ended = []
-
-    @register("stuck")
-    class Stuck(AgentLoopBase):
-        async def run(self, sampling_params, **row):
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.append(row["uid"])
-
-    rows = make_rows(2)
-    rows[1]["agent_name"] = "stuck"
-    with pytest.raises(
-        DeadlineError, match=r"1 of 2 trajectories were not done after 0.2 s: uid 1, sample 0 in agent loop stuck"
-    ):
-        run(scripted()[0], rows, deadline_s=0.2)
-    assert ended == [1]
-
-
 def test_a_loop_that_catches_its_cancellation_is_left_behind(scripted, make_rows, monkeypatch, caplog):
     monkeypatch.setattr(runner_module, "CANCELLED_S", 0.5)
     seen, release = [], []
 
-    @register("deaf")
-    class Deaf(AgentLoopBase):
-        async def run(self, sampling_params, **row):
-            while not release:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.01)
-                seen.extend(wait.subject for wait in waits.longest())
+    async def cling(loop, row):
+        while not release:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+            seen.extend(wait.subject for wait in waits.longest())
 
+    register_agent_loop("deaf", loop_that(cling))
     with pytest.raises(DeadlineError, match=r"1 of 1 trajectories were not done after 0.2 s"):
         run(scripted()[0], make_rows(1, agent_name="deaf"), deadline_s=0.2)
     release.append(True)
@@ -352,24 +310,13 @@ def test_a_loop_that_catches_its_cancellation_is_left_behind(scripted, make_rows
     assert "1 cancelled trajectories did not stop and were abandoned: uid 0, sample 0" in caplog.text
 
 
-def test_tools_have_their_time_to_close_where_trajectories_have_a_thread(scripted, config):
-    """What is slow to close is given up by the environment with a warning, never by the thread with an error."""
-    config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
-    runner = scripted()[0]
-    assert runner._loop.close_s > runner_module.CANCELLED_S + CLOSE_S
-
-
 def test_inside_a_running_event_loop(scripted, make_rows):
-    async def in_a_notebook():
-        return run(scripted("42")[0], make_rows(2))
+    async def in_a_notebook(**columns):
+        return run(scripted("42")[0], make_rows(2, **columns))
 
     assert [t.text for t in asyncio.run(in_a_notebook())] == ["42", "42"]
-
-    async def fails():
-        run(scripted()[0], make_rows(1, agent_name="absent"))
-
     with pytest.raises(ConfigError, match="agent_name=absent"):
-        asyncio.run(fails())
+        asyncio.run(in_a_notebook(agent_name="absent"))
 
 
 def test_a_loop_that_changes_its_row_changes_no_other(scripted, make_rows):
@@ -392,19 +339,11 @@ def test_a_loop_that_changes_its_row_changes_no_other(scripted, make_rows):
     assert all(t.row["extra_info"] == {"notes": []} and len(t.row["raw_prompt"]) == 1 for t in trajectories)
 
 
-def test_a_failing_scorer_rises_as_it_is(scripted, make_rows):
-    async def broken(row, output, text):
-        raise ZeroDivisionError("score")
-
-    with pytest.raises(ZeroDivisionError):
-        run(scripted()[0], make_rows(2), score=broken)
-
-
 def test_over_a_real_engine_runs_repeat_and_do_not_depend_on_company(tiny_model, config, make_rows):
     tokenizer = load_tokenizer(tiny_model)
     engine = NativeEngine(load_causal_lm(tiny_model, ModelConfig()), tokenizer, max_num_seqs=3)
     register_agent_loop("two", TwoTurns)
-    runner = TrajectoryRunner(engine, tokenizer, AgentSettings.of(config))
+    runner = TrajectoryRunner(engine, tokenizer, agent_settings(config))
     rows = make_rows(3, n=2)
     rows[2] |= {"agent_name": "two", "max_turns": 2}
     once, again = run(runner, rows), run(runner, rows)

@@ -1,29 +1,24 @@
-"""A trajectory's requests are waits with an owner, and with the deadline of the trajectory where it has one."""
+"""One trajectory: its requests are waits with an owner and a deadline; its tokens, and where it is full."""
 
 import asyncio
 import time
 
 import pytest
 
-from burnish.agents.server import ServerManager
+from burnish.agents.server import ServerManager, Transcript
 from burnish.rollout.base import Completion, Sampling
 from burnish.waits import longest, waiting
 
 
 class Engine:
-    """Answers as the test says; keeps what was waited for meanwhile."""
+    """Keeps what is waited for when it is asked."""
 
-    def __init__(self, answer):
-        self.answer, self.waits = answer, []
+    def __init__(self):
+        self.waits = []
 
     async def generate(self, request, on_token=None):
         self.waits += [(wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest()]
-        await self.answer()
         return Completion([1], [0.0], "stop")
-
-
-async def at_once():
-    pass
 
 
 def asked(engine, **limits):
@@ -37,16 +32,71 @@ def asked(engine, **limits):
     return asyncio.run(run())
 
 
-def test_every_request_is_a_wait_of_its_turn():
-    engine = Engine(at_once)
+def test_every_request_is_a_wait_of_its_turn_with_the_deadline_of_its_trajectory():
+    """Past it the runner cancels the trajectory; where something blocks the loop, the watchdog ends the process."""
+    engine = Engine()
     assert asked(engine) == "uid 3, sample 1"
     assert engine.waits == [
         ("engine", f"uid 3, sample 1, turn {turn}", f"request train/3.1.{turn}", None) for turn in (0, 1)
     ]
-
-
-def test_a_request_has_the_deadline_of_its_trajectory():
-    """Past it the runner cancels the trajectory; where something blocks the loop, the watchdog ends the process."""
-    engine = Engine(at_once)
     asked(engine, deadline=time.monotonic() + 600.0)
-    assert [seconds for *_, seconds in engine.waits] == pytest.approx([600, 600], abs=60)
+    assert [seconds for *_, seconds in engine.waits[2:]] == pytest.approx([600, 600], abs=60)
+
+
+class Server:
+    """Samples `ids` in each turn, cut to `max_tokens`."""
+
+    def __init__(self, *turns):
+        self.turns, self.asked = list(turns), []
+
+    async def generate(self, *, prompt_ids, sampling_params):
+        self.asked.append((list(prompt_ids), sampling_params))
+        ids, reason = self.turns.pop(0), "stop"
+        if len(ids) > sampling_params["max_tokens"]:
+            ids, reason = ids[: sampling_params["max_tokens"]], "length"
+        return Completion(ids, [-float(i) for i in ids], reason, ids[-1] if reason == "stop" else None, 0)
+
+
+def sample(transcript, params=None, **changes):
+    return asyncio.run(transcript.sample(params or {}, **changes))
+
+
+def test_turns_and_observations_follow_each_other():
+    server = Server([5, 6], [7])
+    transcript = Transcript(server, [1, 2], 10)
+    assert sample(transcript, {"temperature": 0.5, "stop": ("a",)}, stop=("b",)).token_ids == [5, 6]
+    assert transcript.observe([8, 9]) and transcript.room == 6
+    sample(transcript)
+    assert server.asked == [
+        ([1, 2], {"temperature": 0.5, "stop": ("b",), "max_tokens": 10}),
+        ([1, 2, 5, 6, 8, 9], {"max_tokens": 6}),
+    ]
+    output = transcript.output(num_turns=4, metrics={"a": 1}, extra_fields={"retrieved": ["x"]})
+    assert (output.prompt_ids, output.response_ids) == ([1, 2], [5, 6, 8, 9, 7])
+    assert (output.response_mask, output.response_logprobs) == ([1, 1, 0, 0, 1], [-5.0, -6.0, 0.0, 0.0, -7.0])
+    assert (output.num_turns, output.metrics, output.extra_fields) == (4, {"a": 1}, {"retrieved": ["x"]})
+    assert len(transcript.turns) == 2 and not transcript.is_truncated
+
+
+@pytest.mark.parametrize(("asked", "room", "allowed"), [(None, 10, 10), (4, 10, 4), (40, 10, 10), (4, 3, 3)])
+def test_a_turn_has_the_room_that_is_left_and_no_more_than_was_asked(asked, room, allowed):
+    server = Server([1] * 50)
+    transcript = Transcript(server, [1], room)
+    sample(transcript, {} if asked is None else {"max_tokens": asked})
+    assert server.asked[0][1]["max_tokens"] == allowed
+    if allowed == room:  # the turn ran out of it
+        assert transcript.is_truncated and not transcript.is_full and transcript.room == 0
+        assert transcript.output().extra_fields == {}, "the runner tells it from the last completion"
+
+
+@pytest.mark.parametrize(("length", "fits"), [(7, True), (8, False), (9, False)])
+def test_an_observation_leaves_room_for_the_policy_to_continue(length, fits):
+    transcript, extra = Transcript(Server([5, 6]), [1], 10), {}
+    assert not transcript.is_truncated
+    sample(transcript)
+    assert transcript.observe([3] * length) is fits
+    assert (transcript.is_full, transcript.is_truncated) == (not fits, not fits)
+    output = transcript.output(extra_fields=extra)
+    assert extra == {}, "what was given stays as it was"
+    assert output.response_ids == ([5, 6] + [3] * length if fits else [5, 6])
+    assert output.extra_fields == ({} if fits else {"finish_reason": "length"})

@@ -1,15 +1,14 @@
-"""Aggregation: the recorded results, and that no cut of a mini-batch changes loss or gradient."""
+"""Aggregation: the recorded results, and what must not count. Any cut of a mini-batch: test_policy_losses.py."""
 
 import inspect
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from burnish.algorithms.aggregate import LossCounts, aggregate
 from burnish.config.actor import AGGREGATIONS
 from burnish.errors import ConfigError
+from tests.algorithms.helpers import assert_close, counts_of
 from tests.recorded import each, golden
 
 CASES = golden("agg_loss")
@@ -21,7 +20,7 @@ def number(value):
 
 
 @each([c for c in CASES if "raises" not in c["expected"]])
-def test_golden(case, assert_close, counts_of):
+def test_golden(case):
     params, want = case["params"], case["expected"]
     losses = torch.tensor([[number(x) for x in row] for row in case["inputs"]["loss_mat"]], requires_grad=True)
     mask = torch.tensor(case["inputs"]["loss_mask"])
@@ -67,25 +66,6 @@ def test_padding_to_a_wider_tensor_changes_nothing(mode):
     losses, mask = torch.arange(1.0, 7.0).view(2, 3), torch.tensor([[1, 1, 1], [1, 0, 0]])
     wider = [torch.nn.functional.pad(tensor, (0, 4)) for tensor in (losses, mask)]
     assert aggregate(losses, mask, mode, LossCounts.of(mask), 5) == aggregate(*wider, mode, LossCounts.of(wider[1]), 5)
-
-
-@MODES
-@given(seed=st.integers(0, 10**6), cuts=st.lists(st.integers(0, 2), min_size=8, max_size=8))
-@settings(max_examples=25, deadline=None)
-def test_any_cut_into_micro_batches_gives_the_same_loss_and_gradient(mode, seed, cuts):
-    random = torch.Generator().manual_seed(seed)
-    losses = torch.randn(8, 5, generator=random)
-    mask = torch.rand(8, 5, generator=random) < 0.6
-    whole = losses.clone().requires_grad_()
-    total = aggregate(whole, mask, mode, LossCounts.of(mask), 9)
-    total.backward()
-
-    pieces = losses.clone().requires_grad_()
-    parts = [torch.tensor([row for row in range(8) if cuts[row] == part], dtype=torch.long) for part in range(3)]
-    summed = sum(aggregate(pieces[rows], mask[rows], mode, LossCounts.of(mask), 9) for rows in parts)
-    summed.backward()
-    torch.testing.assert_close(summed, total)
-    torch.testing.assert_close(pieces.grad, whole.grad)
 
 
 def test_counts_and_unknown_modes():

@@ -20,6 +20,7 @@ from burnish.algorithms.tally import merge
 from burnish.config.actor import AGGREGATIONS, ActorConfig
 from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.bounds import REJECTIONS
+from tests.algorithms.helpers import assert_close, assert_same_in_parts, gradient, policy_batch, take
 from tests.recorded import each, golden
 
 BYPASS = golden("policy_losses", loss="bypass_mode")
@@ -61,7 +62,7 @@ def without_probs(metrics):
 
 
 @each([case for case in CORRECTIONS if case not in EMPTY_ROWS])
-def test_corrections_golden(case, assert_close):
+def test_corrections_golden(case):
     corrected, metrics = both(*sides(case["inputs"]), section(case["params"]))
     want = case["expected"]
     assert corrected.mask.tolist() == want["modified_response_mask"]
@@ -72,7 +73,7 @@ def test_corrections_golden(case, assert_close):
 
 
 @each(GAPS)
-def test_gap_golden(case, assert_close):
+def test_gap_golden(case):
     if case["inputs"]["rollout_log_prob"] is None:
         trained, mask = (torch.tensor(case["inputs"][name]) for name in ("old_log_prob", "response_mask"))
         metrics = merge([mismatch(trained, None, mask)])
@@ -101,7 +102,7 @@ def as_if_an_empty_row_counted(metrics, rows, level):
 
 
 @each(EMPTY_ROWS)
-def test_rows_without_policy_tokens_count_nowhere(case, assert_close):
+def test_rows_without_policy_tokens_count_nowhere(case):
     tensors, config = sides(case["inputs"]), section(case["params"])
     there = tensors[2].bool().any(-1)
     assert there.sum() == len(there) - 1
@@ -137,25 +138,21 @@ def gap(*rows):
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_equal_policies_have_weight_one_and_lose_nothing(level):
+def test_equal_policies_have_weight_one_and_policies_far_apart_weight_zero(level):
     keys = EVERYTHING | {"rollout_is": level, "rollout_is_batch_normalize": True}
     corrected, metrics = both(*gap([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]), RolloutCorrectionConfig(**keys))
     assert (corrected.weights == 1).all() and corrected.mask.all()
     zero = "kl k3_kl chi2_token chi2_seq log_ppl_diff rollout_is_std rollout_rs_masked_fraction"
     assert not any(metrics[f"rollout_corr/{name}"] for name in zero.split())
     assert metrics["rollout_corr/rollout_is_eff_sample_size"] == metrics["rollout_corr/ppl_ratio"] == 1
-
-
-@pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("normalised", [False, True])
-def test_weights_that_are_all_zero_do_not_end_the_run(level, normalised):
-    config = RolloutCorrectionConfig(
-        rollout_is=level, rollout_is_threshold="0.9_1.1", rollout_is_batch_normalize=normalised
-    )
-    corrected, metrics = both(*gap([1.0, 2.0], [-1.0, -3.0]), config)
-    assert torch.equal(corrected.weights, torch.zeros(2, 2))
-    assert metrics["rollout_corr/rollout_is_eff_sample_size"] == 0
-    assert metrics["rollout_corr/rollout_is_oob_ratio"] == 1
+    for normalised in (False, True):
+        config = RolloutCorrectionConfig(
+            rollout_is=level, rollout_is_threshold="0.9_1.1", rollout_is_batch_normalize=normalised
+        )
+        corrected, metrics = both(*gap([1.0, 2.0], [-1.0, -3.0]), config)
+        assert torch.equal(corrected.weights, torch.zeros(2, 2)), "all 0, and the run does not end"
+        assert metrics["rollout_corr/rollout_is_eff_sample_size"] == 0
+        assert metrics["rollout_corr/rollout_is_oob_ratio"] == 1
 
 
 @pytest.mark.parametrize(("bounds", "kept"), [("0.9_10", [1, 0]), ("0.1_1.1", [0, 1]), ("10", [1, 1]), ("4", [0, 0])])
@@ -206,28 +203,24 @@ def test_a_token_that_one_side_finds_impossible_overflows_nothing(level, impossi
     assert corrected.mask[2].all() and not corrected.mask[0 if side != "rollout" else 1].any()
 
 
-def test_what_both_find_impossible_is_no_gap():
+def test_what_both_find_impossible_is_no_gap_and_a_nan_is_kept():
     log_probs = torch.tensor([[-1.0, -math.inf], [-math.inf, -math.inf]])
     corrected, metrics = both(log_probs, log_probs, torch.ones(2, 2), RolloutCorrectionConfig(**EVERYTHING))
     assert (corrected.weights == 1).all() and corrected.mask.all()
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["rollout_corr/k3_kl"] == metrics["rollout_corr/log_ppl_abs_diff"] == 0
-
-
-@pytest.mark.parametrize("broken", ["training", "rollout"])
-def test_a_nan_is_neither_hidden_nor_spread_to_other_tokens(broken):
-    trained, sampled, mask = gap([0.1, 0.2], [0.3, 0.4])
-    (trained if broken == "training" else sampled)[0, 1] = math.nan
-    corrected, metrics = both(trained, sampled, mask, RolloutCorrectionConfig(rollout_is="token"))
-    assert corrected.weights.isnan().tolist() == [[False, True], [False, False]]
-    assert math.isnan(metrics["rollout_corr/k3_kl"])
+    for broken in (0, 1):  # a NaN of one side is neither hidden nor spread to other tokens
+        *sides_, mask = gap([0.1, 0.2], [0.3, 0.4])
+        sides_[broken][0, 1] = math.nan
+        corrected, metrics = both(*sides_, mask, RolloutCorrectionConfig(rollout_is="token"))
+        assert corrected.weights.isnan().tolist() == [[False, True], [False, False]]
+        assert math.isnan(metrics["rollout_corr/k3_kl"])
 
 
 @given(x=st.floats(-30, 30, width=32) | st.floats(-(2**-10), 2**-10, width=32))
 @settings(max_examples=200, deadline=None)
 def test_k3_is_never_negative(x):
-    trained, sampled = torch.tensor([[x]]), torch.zeros(1, 1)
-    metrics = merge([mismatch(trained, sampled, torch.ones(1, 1))])
+    metrics = merge([mismatch(torch.tensor([[x]]), torch.zeros(1, 1), torch.ones(1, 1))])
     assert metrics["rollout_corr/k3_kl"] >= 0
 
 
@@ -249,9 +242,7 @@ def corrected_by(config, loss):
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @given(seed=st.integers(0, 10**6), part_of_row=st.lists(st.integers(0, 2), min_size=6, max_size=6))
 @settings(max_examples=15, deadline=None)
-def test_any_cut_gives_the_same_gap_correction_and_loss(
-    policy_batch, take, assert_same_in_parts, level, loss, seed, part_of_row
-):
+def test_any_cut_gives_the_same_gap_correction_and_loss(level, loss, seed, part_of_row):
     inputs, config = policy_batch(seed, torch.float64), RolloutCorrectionConfig(**EVERYTHING | {"rollout_is": level})
     parts = [[row for row in range(6) if part_of_row[row] == part] for part in range(3)]
     assert_same_in_parts(corrected_by(config, loss), inputs, "log_prob", parts)
@@ -264,7 +255,7 @@ def test_any_cut_gives_the_same_gap_correction_and_loss(
 
 @pytest.mark.parametrize("replaced", [("log_prob", "old_log_prob"), ("log_prob",), ("old_log_prob",)])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_observation_tokens_change_nothing(policy_batch, level, replaced, junk):
+def test_observation_tokens_change_nothing(level, replaced, junk):
     inputs, config = policy_batch(3), RolloutCorrectionConfig(**EVERYTHING | {"rollout_is": level})
     outside = inputs.response_mask == 0
     other = dataclasses.replace(inputs, **{name: getattr(inputs, name).masked_fill(outside, junk) for name in replaced})
@@ -279,7 +270,7 @@ def test_observation_tokens_change_nothing(policy_batch, level, replaced, junk):
 
 
 @each(BYPASS)
-def test_bypass_golden(case, assert_close, gradient):
+def test_bypass_golden(case):
     params, want = case["params"], case["expected"]
     around = params["policy_loss"]["rollout_correction"]
     is_clipped = around["loss_type"] == "ppo_clip"
@@ -307,7 +298,7 @@ def test_bypass_golden(case, assert_close, gradient):
     assert_close(without_probs(merge([metrics])), {"actor/pg_loss": loss.item(), **recorded})
 
 
-def rejecting(policy_batch, gradient, loss, mode):
+def rejecting(loss, mode):
     """The gradient of a batch before and after some tokens are rejected, the tokens that stay and those that go."""
     inputs = policy_batch(1, loss_agg_mode=mode)
     config = RolloutCorrectionConfig(rollout_rs="token_k2", rollout_rs_threshold="0.15")
@@ -323,17 +314,17 @@ def rejecting(policy_batch, gradient, loss, mode):
 
 @pytest.mark.parametrize("loss", [vanilla, reinforce])
 @pytest.mark.parametrize("mode", AGGREGATIONS)
-def test_a_rejected_token_leaves_the_gradient_of_all_others_as_it_was(policy_batch, gradient, loss, mode):
+def test_a_rejected_token_leaves_the_gradient_of_all_others_as_it_was(loss, mode):
     """A mean over a row is one over what is left of it."""
-    before, after, kept, rejected = rejecting(policy_batch, gradient, loss, mode)
+    before, after, kept, rejected = rejecting(loss, mode)
     if mode == "seq-mean-token-mean":
         before = before * (kept | rejected).sum(-1, keepdim=True) / kept.sum(-1, keepdim=True)
     torch.testing.assert_close(after[kept], before[kept])
 
 
 @pytest.mark.parametrize("loss", [gspo, sapo, geo_mean])
-def test_a_loss_with_a_mean_over_each_row_leaves_the_other_rows_as_they_were(policy_batch, gradient, loss):
-    before, after, kept, rejected = rejecting(policy_batch, gradient, loss, "token-mean")
+def test_a_loss_with_a_mean_over_each_row_leaves_the_other_rows_as_they_were(loss):
+    before, after, kept, rejected = rejecting(loss, "token-mean")
     whole = kept.any(-1) & ~rejected.any(-1)
     assert whole.any() and before[whole].any()
     torch.testing.assert_close(after[whole], before[whole])
@@ -341,7 +332,7 @@ def test_a_loss_with_a_mean_over_each_row_leaves_the_other_rows_as_they_were(pol
     assert not torch.allclose(after[shortened], before[shortened])
 
 
-def test_weights_of_the_update_carry_no_gradient_and_replace_others(policy_batch):
+def test_weights_of_the_update_carry_no_gradient_and_replace_others():
     inputs = policy_batch(2)
     inputs = dataclasses.replace(inputs, log_prob=inputs.log_prob.clone().requires_grad_())
     corrected, metrics = in_the_loss(inputs, RolloutCorrectionConfig(rollout_is="token", rollout_is_threshold=10.0))

@@ -11,6 +11,7 @@ from burnish.algorithms.kl import KLController, apply_kl_penalty, kl_controller,
 from burnish.config.actor import KL_KINDS
 from burnish.config.algorithm import KLControlConfig
 from burnish.errors import CheckpointError, ConfigError
+from tests.algorithms.helpers import assert_close
 from tests.recorded import each, golden
 
 PENALTIES = golden("kl_penalty", function="kl_penalty")
@@ -21,12 +22,16 @@ EVERY_KIND = pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind i
 
 
 @each(PENALTIES)
-def test_penalty_golden(case, assert_close):
+def test_penalty_golden(case):
     log_prob = torch.tensor(case["inputs"]["logprob"], requires_grad=True)
     reference, kind = torch.tensor(case["inputs"]["ref_logprob"]), case["params"]["kind"]
     if "raises" in case["expected"]:
         with pytest.raises(ConfigError, match=f"'{kind}'"):
             kl_penalty(log_prob, reference, kind)
+        with pytest.raises(ConfigError, match="'full' needs every token's whole vocabulary; low_var_kl"):
+            kl_penalty(log_prob, reference, "full")
+        with pytest.raises(ConfigError, match=r"'low_var_k' is unknown: did you mean 'low_var_kl'\?"):
+            kl_penalty(log_prob, reference, "low_var_k")
         return
     kl = kl_penalty(log_prob, reference, kind)
     kl.sum().backward()
@@ -53,16 +58,8 @@ def test_far_from_the_reference_estimate_and_gradient_are_finite(kind):
         assert kl.tolist() == [10, 10] and not log_prob.grad.any()
 
 
-def test_refused_and_unknown_kinds_name_what_to_use():
-    one = torch.zeros(1, 1)
-    with pytest.raises(ConfigError, match="'full' needs every token's whole vocabulary; low_var_kl"):
-        kl_penalty(one, one, "full")
-    with pytest.raises(ConfigError, match=r"'low_var_k' is unknown: did you mean 'low_var_kl'\?"):
-        kl_penalty(one, one, "low_var_k")
-
-
 @each(REWARDS)
-def test_reward_golden(case, assert_close):
+def test_reward_golden(case):
     scores, old, reference = (torch.tensor(values) for values in case["inputs"].values())
     rewards, _ = apply_kl_penalty(
         scores, old, reference, torch.ones_like(scores), "kl", KLController(case["params"]["kl_ratio"])
@@ -90,10 +87,15 @@ def test_reward_metrics_and_the_step_of_the_controller():
     assert rewards.tolist() == [[-1.5, -1.0, 0.0], [-0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]
     assert metrics == {"actor/reward_kl_penalty": 1.75, "actor/reward_kl_penalty_coeff": 0.5}  # (2.5 + 1) / 2
     assert controller.value == pytest.approx(0.5 * (1 + 0.2 * 2 / 4))  # too far away: the next step costs more
+    controller = KLController(0.1, target=0.1, horizon=100)
+    controller.update(0.0, n_steps=10_000)
+    assert controller.value == pytest.approx(0.01), "one step divides it by ten at most"
+    controller.update(5.0, n_steps=500)
+    assert controller.value == pytest.approx(0.02)  # it did not stick at 0
 
 
 @each(CONTROLLERS)
-def test_controller_golden(case, assert_close):
+def test_controller_golden(case):
     params = {name: value for name, value in case["params"].items() if name != "function"}
     if "raises" in case["expected"]:
         with pytest.raises((ConfigError, ZeroDivisionError), match=r"type=cosine is unknown|by zero"):
@@ -109,14 +111,6 @@ def test_controller_golden(case, assert_close):
     assert_close([after / before for before, after in pairwise(values)], factors)
     assert_close(values, [*accumulate(factors, operator.mul, initial=wanted[0])])
     assert min(values) > 0
-
-
-def test_one_step_divides_the_coefficient_by_ten_at_most():
-    controller = KLController(0.1, target=0.1, horizon=100)
-    controller.update(0.0, n_steps=10_000)
-    assert controller.value == pytest.approx(0.01)
-    controller.update(5.0, n_steps=500)
-    assert controller.value == pytest.approx(0.02)  # it did not stick at 0
 
 
 def test_the_adaptive_coefficient_survives_a_checkpoint():

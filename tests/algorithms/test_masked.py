@@ -8,28 +8,26 @@ import torch
 
 from burnish.algorithms.masked import masked_mean, masked_sum, masked_var, masked_whiten, zero_outside
 from burnish.errors import BurnishError
+from tests.algorithms.helpers import assert_close
 from tests.recorded import each, golden
 
 RECORDED, CASES = golden("masked_ops"), golden("masked_ops", function="masked_ops")
-
-
-def test_the_recorded_cases_are_complete():
-    elsewhere = [case["params"]["function"] for case in RECORDED if case not in CASES]
-    assert len(CASES) == 11 and elsewhere == ["get_response_mask"] * 4  # those: tests/rollout/test_request.py
+elsewhere = [case["params"]["function"] for case in RECORDED if case not in CASES]
+assert len(CASES) == 11 and elsewhere == ["get_response_mask"] * 4  # those: tests/rollout/test_request.py
 
 
 SPECIAL = [3.0, math.inf, -math.inf, math.nan]
 
 
 @pytest.mark.parametrize(("got", "want"), [*permutations(SPECIAL, 2)])
-def test_the_tolerance_takes_infinities_and_nan_exactly(got, want, assert_close):
+def test_the_tolerance_takes_infinities_and_nan_exactly(got, want):
     assert_close([*SPECIAL, got], [*SPECIAL, got])
     with pytest.raises(AssertionError):
         assert_close([*SPECIAL, got], [*SPECIAL, want])
 
 
 @each(CASES)
-def test_golden(case, assert_close):
+def test_golden(case):
     values, mask = torch.tensor(case["inputs"]["values"]), torch.tensor(case["inputs"]["mask"])
     want = case["expected"]
     if "raises" in want:

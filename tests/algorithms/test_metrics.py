@@ -5,6 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
+from tests.algorithms.helpers import assert_close
 from tests.recorded import each, golden
 
 
@@ -13,7 +14,7 @@ def renamed(name):
 
 
 @each(golden("data_metrics", function="compute_data_metrics"))
-def test_data_golden(case, assert_close):
+def test_data_golden(case):
     batch = {name: torch.tensor(values) for name, values in case["inputs"]["batch"].items()}
     if not case["params"]["use_critic"]:
         batch.pop("values", None)
@@ -30,6 +31,9 @@ def test_data_golden(case, assert_close):
     assert_close({name: value for name, value in got.items() if name not in ("reward/mean", "accuracy")}, want)
 
 
+LIMITS = {"max_prompt_length": 2, "max_response_length": 3}
+
+
 def small_batch(**columns):
     ones = torch.ones(2, 3)
     names = ("token_level_scores", "token_level_rewards", "advantages", "returns", "response_mask")
@@ -37,16 +41,18 @@ def small_batch(**columns):
     return {**batch, **columns}
 
 
-def test_clip_ratios_compare_with_the_configured_maximum():
+def test_clip_ratios_compare_with_the_configured_maximum_and_aborted_responses_report_only_what_they_have():
     batch = small_batch()
     assert [length.tolist() for length in lengths(batch)] == [[1, 2], [3, 1]]
-    at_width = data_metrics(batch, max_prompt_length=2, max_response_length=3)
+    at_width = data_metrics(batch, **LIMITS)
     with_room = data_metrics(batch, max_prompt_length=100, max_response_length=100)
     assert (at_width["prompt_length/clip_ratio"], at_width["response_length/clip_ratio"]) == (0.5, 0.5)
     assert (with_room["prompt_length/clip_ratio"], with_room["response_length/clip_ratio"]) == (0.0, 0.0)
-
-
-LIMITS = {"max_prompt_length": 2, "max_response_length": 3}
+    nothing, attention = torch.zeros(2, 3), torch.tensor([[1, 1, 0, 0, 0], [0, 1, 0, 0, 0]])  # all aborted
+    batch = small_batch(response_mask=nothing, token_level_scores=nothing, attention_mask=attention, values=nothing)
+    got = data_metrics(batch, **LIMITS)
+    assert got["response/aborted_ratio"] == 1.0 and got["response_length/max"] == 0.0
+    assert not [name for name in got if name.startswith(("critic/", "reward/", "accuracy"))]
 
 
 @pytest.mark.parametrize(("given", "expected"), [([True, False], 0.5), ([float("nan"), 1], 1), (None, None)])
@@ -54,10 +60,9 @@ def test_accuracy_is_the_reward_functions_own_where_it_gives_one(given, expected
     """Of the samples that have one; it is not invented from scores other than 0 and 1, here 3."""
     got = data_metrics(small_batch(), accuracy=given, **LIMITS)
     assert got.get("accuracy") == expected and got["reward/mean"] == 3.0
-
-
-def test_accuracy_is_over_the_responses_that_scores_are_over():
-    attention = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])  # the second was aborted
+    for batch in (small_batch(), small_batch(values=torch.zeros(2, 3))):
+        assert data_metrics(TensorDict(batch, batch_size=2), **LIMITS) == data_metrics(batch, **LIMITS)
+    attention = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])  # the second was aborted, and has no score either
     mask = attention[:, 2:]
     batch = small_batch(attention_mask=attention, response_mask=mask, token_level_scores=mask / 3)
     assert data_metrics(batch, **LIMITS)["accuracy"] == 1
@@ -76,22 +81,8 @@ def test_observation_tokens_change_nothing(junk):
     assert data_metrics(dirty, **limits) == data_metrics(batch, **limits)
 
 
-def test_a_batch_of_aborted_responses_reports_only_what_it_has():
-    nothing = torch.zeros(2, 3)
-    attention = torch.tensor([[1, 1, 0, 0, 0], [0, 1, 0, 0, 0]])
-    batch = small_batch(response_mask=nothing, token_level_scores=nothing, attention_mask=attention, values=nothing)
-    got = data_metrics(batch, **LIMITS)
-    assert got["response/aborted_ratio"] == 1.0 and got["response_length/max"] == 0.0
-    assert not [name for name in got if name.startswith(("critic/", "reward/", "accuracy"))]
-
-
-def test_a_tensordict_is_a_batch():
-    for batch in (small_batch(), small_batch(values=torch.zeros(2, 3))):
-        assert data_metrics(TensorDict(batch, batch_size=2), **LIMITS) == data_metrics(batch, **LIMITS)
-
-
 @each(golden("data_metrics", function="compute_timing_metrics"))
-def test_timing_golden(case, assert_close):
+def test_timing_golden(case):
     attention = torch.tensor(case["inputs"]["batch"]["attention_mask"])
     width = len(case["inputs"]["batch"]["responses"][0])
     got = timing_metrics(
@@ -100,9 +91,6 @@ def test_timing_golden(case, assert_close):
         response_tokens=int(attention[:, -width:].sum()),
     )
     assert_close(got, case["expected"]["metrics"])
-
-
-def test_stages_over_all_tokens_have_a_time_per_token():
     assert timing_metrics({"gen": 1.0}, total_tokens=5, response_tokens=0) == {"timing_s/gen": 1.0}
     stages = dict.fromkeys(("old_log_prob", "process_reward", "update_actor"), 1.0)
     got = timing_metrics({**stages, "reward": 1.0}, total_tokens=10, response_tokens=5)
@@ -110,7 +98,7 @@ def test_stages_over_all_tokens_have_a_time_per_token():
 
 
 @each(golden("data_metrics", function="compute_throughput_metrics"))
-def test_throughput_golden(case, assert_close):
+def test_throughput_golden(case):
     got = throughput_metrics(
         total_tokens=sum(case["inputs"]["meta_info"]["global_token_num"]),
         step_seconds=case["inputs"]["timing_raw"]["step"],
@@ -120,15 +108,12 @@ def test_throughput_golden(case, assert_close):
 
 
 @each(golden("data_metrics", function="reduce_metrics"))
-def test_reduce_golden(case, assert_close):
+def test_reduce_golden(case):
     metrics, want = case["inputs"]["metrics"], dict(case["expected"]["metrics"])
     for misread in ("maximum_entropy", "administrative"):  # the reference finds "max" and "min" inside these words
         want[misread] = sum(metrics[misread]) / len(metrics[misread])
     assert_close(reduce_metrics(metrics), want)
-
-
-def test_reduce_goes_by_the_last_word():
-    values = [1.0, 4.0]
+    values = [1.0, 4.0]  # by the last word
     names = ("training/rollout_probs_diff_max", "num_turns/min", "max/loss", "min_p", "minmax_diff")
     assert list(reduce_metrics(dict.fromkeys(names, values)).values()) == [4.0, 1.0, 2.5, 2.5, 2.5]
     assert reduce_metrics({"actor/lr": 0.5}) == {"actor/lr": 0.5}

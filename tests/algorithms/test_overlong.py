@@ -10,6 +10,7 @@ from burnish.config.algorithm import OverlongBufferConfig
 from burnish.errors import ConfigError
 from burnish.protocol import DataProto, object_column
 from burnish.trainer.score import add_overlong_penalty
+from tests.algorithms.helpers import assert_close
 from tests.recorded import each, golden
 
 CASES = golden("overlong_reward")
@@ -17,7 +18,7 @@ assert len(CASES) == 12
 
 
 @each(CASES)
-def test_golden(case, assert_close):
+def test_golden(case):
     inputs, params, expected = case["inputs"], case["params"], case["expected"]
     config = OverlongBufferConfig(params["enable"], params["overlong_buffer_len"], params["penalty_factor"])
     lengths, limit = torch.tensor(inputs["valid_response_lengths"]), params["max_resp_len"]
@@ -34,7 +35,7 @@ def test_golden(case, assert_close):
 
 
 @each([c for c in CASES if "raises" not in c["expected"]])
-def test_it_joins_the_score_on_the_last_token(case, assert_close):
+def test_it_joins_the_score_on_the_last_token(case):
     inputs, params, expected = case["inputs"], case["params"], case["expected"]
     lengths, width = torch.tensor(inputs["valid_response_lengths"]), params["response_tensor_width"]
     mask = (torch.arange(width) < lengths[:, None]).long()

@@ -15,6 +15,15 @@ from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.tally import merge
 from burnish.config.actor import AGGREGATIONS, OWN_AGGREGATION, USED_BY_LOSS, ActorConfig, PolicyLossConfig
 from burnish.errors import BurnishError, ConfigError
+from tests.algorithms.helpers import (
+    assert_close,
+    assert_same_in_parts,
+    counts_of,
+    gradient,
+    policy_batch,
+    take,
+    with_junk,
+)
 from tests.recorded import each, golden
 
 RECORDED = golden("policy_losses")
@@ -22,6 +31,8 @@ CASES = [case for case in RECORDED if case["params"].get("loss") != "bypass_mode
 READ = ("log_prob", "old_log_prob", "advantages", "rollout_is_weights")
 NAMES = tuple(losses.TABLE.entries)
 CHOOSING = ("clip_cov", "kl_cov")
+assert {case["params"].get("loss", "reinforce") for case in CASES} == set(NAMES)
+assert (len(CASES), len(RECORDED)) == (324, 338)
 EVERY = pytest.mark.parametrize("name", NAMES)
 MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
 
@@ -38,22 +49,17 @@ def with_choice(name, inputs, seed=0):
     return inputs if choose is None else dataclasses.replace(inputs, chosen=choose(inputs, random))
 
 
-@pytest.fixture(scope="session")
-def batch(policy_batch):
+def batch(name, seed=0, dtype=torch.float64, stretch=1.0, empty=(), **config):
     """A mini-batch for a loss, complete; `stretch` multiplies the log-ratios, `empty` rows have no policy token."""
-
-    def make(name, seed=0, dtype=torch.float64, stretch=1.0, empty=(), **config):
-        inputs = policy_batch(seed, dtype, **{"policy_loss": of_tokens(), **config})
-        mask = inputs.response_mask.clone()
-        mask[list(empty)] = 0
-        log_prob = inputs.old_log_prob + stretch * (inputs.log_prob - inputs.old_log_prob)
-        inputs = dataclasses.replace(inputs, response_mask=mask, counts=LossCounts.of(mask), log_prob=log_prob)
-        return with_choice(name, inputs)
-
-    return make
+    inputs = policy_batch(seed, dtype, **{"policy_loss": of_tokens(), **config})
+    mask = inputs.response_mask.clone()
+    mask[list(empty)] = 0
+    log_prob = inputs.old_log_prob + stretch * (inputs.log_prob - inputs.old_log_prob)
+    inputs = dataclasses.replace(inputs, response_mask=mask, counts=LossCounts.of(mask), log_prob=log_prob)
+    return with_choice(name, inputs)
 
 
-def recorded(case, counts_of):
+def recorded(case):
     """A recorded case as (name of the loss, its inputs, number of devices its loss was multiplied by)."""
     params, around = case["params"], case["params"]["global_batch_info"]
     name = params.get("loss", "reinforce")
@@ -79,14 +85,9 @@ def recorded(case, counts_of):
     return name, with_choice(name, inputs, params.get("torch_seed", 0)), devices
 
 
-def test_every_loss_has_recorded_cases():
-    assert {case["params"].get("loss", "reinforce") for case in CASES} == set(NAMES)
-    assert (len(CASES), len(RECORDED)) == (324, 338)
-
-
 @each(CASES)
-def test_golden(case, assert_close, counts_of, gradient):
-    name, inputs, devices = recorded(case, counts_of)
+def test_golden(case):
+    name, inputs, devices = recorded(case)
     loss_function, expected = losses.policy_loss(name), case["expected"]
     if "raises" in expected:
         with pytest.raises(ConfigError, match=r"clip_ratio_c=1.0 must be above 1|dro_beta=0.0 must be above 0"):
@@ -119,9 +120,7 @@ batches = {
 @MODES
 @given(parts=cuts, **batches)
 @settings(max_examples=15, deadline=None)
-def test_any_cut_gives_the_same_loss_gradient_and_metrics(
-    name, mode, batch, assert_same_in_parts, parts, seed, stretch, empty
-):
+def test_any_cut_gives_the_same_loss_gradient_and_metrics(name, mode, parts, seed, stretch, empty):
     inputs = batch(name, seed, stretch=stretch, empty=empty, loss_agg_mode=mode)
     assert_same_in_parts(losses.policy_loss(name), inputs, "log_prob", parts)
 
@@ -135,7 +134,7 @@ alone = st.tuples(st.sampled_from(READ), junk).map(lambda pair: dict([pair]))
 @MODES
 @given(seed=st.integers(0, 10**6), replaced=st.one_of(alone, everywhere), picked=st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_observation_tokens_change_nothing(name, mode, batch, with_junk, gradient, seed, replaced, picked):
+def test_observation_tokens_change_nothing(name, mode, seed, replaced, picked):
     inputs = batch(name, seed, torch.float32, loss_agg_mode=mode)
     changed = with_choice(name, with_junk(inputs, replaced))
     if name in CHOOSING:
@@ -159,7 +158,7 @@ def without_advantage(inputs, row):
 @MODES
 @given(row=st.sampled_from(ROWS), **batches)
 @settings(max_examples=10, deadline=None)
-def test_a_row_without_advantage_can_be_skipped(name, mode, batch, take, gradient, row, seed, stretch, empty):
+def test_a_row_without_advantage_can_be_skipped(name, mode, row, seed, stretch, empty):
     inputs = without_advantage(batch(name, seed, stretch=stretch, empty=empty, loss_agg_mode=mode), row)
     loss, _, slope = gradient(losses.policy_loss(name), inputs, "log_prob")
     assert not slope[row].any()
@@ -169,7 +168,7 @@ def test_a_row_without_advantage_can_be_skipped(name, mode, batch, take, gradien
     torch.testing.assert_close(slope_of_rest, slope[rest])
 
 
-def test_the_other_losses_need_the_rows_without_advantage(batch, take, gradient):
+def test_the_other_losses_need_the_rows_without_advantage():
     assert [name for name in NAMES if not losses.needs_of(name).skips_zero_advantage] == ["clip_cov", "kl_cov", "dro"]
     inputs, row, rest = without_advantage(batch("dro"), 0), 0, [1, 2, 3, 4, 5]
     assert gradient(losses.policy_loss("dro"), inputs, "log_prob")[2][row].any()  # drawn back to the old policy
@@ -182,7 +181,7 @@ def test_the_other_losses_need_the_rows_without_advantage(batch, take, gradient)
 @EVERY
 @pytest.mark.parametrize("distance", [200.0, -200.0])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_far_from_the_old_policy_everything_stays_finite(name, distance, sign, policy_batch, gradient):
+def test_far_from_the_old_policy_everything_stays_finite(name, distance, sign):
     inputs = policy_batch(policy_loss=of_tokens())
     far = {"log_prob": inputs.old_log_prob + distance, "advantages": sign * inputs.advantages.abs()}
     inputs = with_choice(name, dataclasses.replace(inputs, **far))
@@ -198,7 +197,7 @@ REPORTED = {"vanilla": 20, "cispo": 20, "sapo": 20, "dppo_tv": 20, "dppo_kl": 20
 
 @EVERY
 @pytest.mark.parametrize("distance", [50.0, -50.0])
-def test_log_ratios_are_held_at_their_bound(name, distance, policy_batch, gradient):
+def test_log_ratios_are_held_at_their_bound(name, distance):
     """With A = -1 and no clip the loss of each token is its ratio, times log π = -1 where that is a factor."""
     inputs = policy_batch(dtype=torch.float64, clip_ratio_high=1e12, clip_ratio_c=1e12)
     near = torch.full_like(inputs.log_prob, -1)
@@ -212,7 +211,7 @@ def test_log_ratios_are_held_at_their_bound(name, distance, policy_batch, gradie
         assert loss.item() == pytest.approx(sign * math.exp(BOUND[name]))
 
 
-def test_vanilla_stops_the_gradient_far_from_the_old_policy(policy_batch, gradient):
+def test_vanilla_stops_the_gradient_far_from_the_old_policy():
     inputs, vanilla = policy_batch(), losses.policy_loss("vanilla")
     inside, ones = inputs.response_mask.bool(), torch.ones_like(inputs.advantages)
     gone = dataclasses.replace(inputs, log_prob=inputs.old_log_prob - 200, advantages=ones)
@@ -225,7 +224,7 @@ def test_vanilla_stops_the_gradient_far_from_the_old_policy(policy_batch, gradie
 
 
 @pytest.mark.parametrize("name", ["dro", "kl_cov"])
-def test_a_penalty_draws_back_from_any_distance(name, policy_batch, gradient):
+def test_a_penalty_draws_back_from_any_distance(name):
     inputs = policy_batch(policy_loss=of_tokens(kl_cov_ratio=1.0))
     far = {"log_prob": inputs.old_log_prob + 200, "advantages": torch.zeros_like(inputs.advantages)}
     inputs = with_choice(name, dataclasses.replace(inputs, **far))
@@ -234,7 +233,7 @@ def test_a_penalty_draws_back_from_any_distance(name, policy_batch, gradient):
 
 
 @EVERY
-def test_importance_weights_multiply_the_loss(name, batch, gradient):
+def test_importance_weights_multiply_the_loss_which_is_aggregated_as_configured(name):
     inputs = batch(name)
     plain = dataclasses.replace(inputs, rollout_is_weights=None)
     double = dataclasses.replace(inputs, rollout_is_weights=torch.full_like(inputs.log_prob, 2.0))
@@ -243,17 +242,14 @@ def test_importance_weights_multiply_the_loss(name, batch, gradient):
     torch.testing.assert_close(weighted_loss, 2 * loss)
     torch.testing.assert_close(weighted_slope, 2 * slope)
     assert merge([weighted_metrics]) == pytest.approx({**merge([metrics]), "actor/pg_loss": 2 * loss.item()})
-
-
-@EVERY
-def test_the_aggregation_is_the_configured_one_unless_the_loss_has_its_own(name, batch):
+    # The aggregation is the configured one unless the loss has its own.
     found = {losses.policy_loss(name)(batch(name, loss_agg_mode=mode))[0].item() for mode in AGGREGATIONS}
     assert len(found) == (1 if name in OWN_AGGREGATION else len(AGGREGATIONS))
 
 
 @EVERY
 @pytest.mark.parametrize("key", [key for key in USED_BY_LOSS if key != "clip_ratio"])  # which finalise resolves
-def test_a_loss_reads_its_declared_keys(name, key, batch):
+def test_a_loss_reads_its_declared_keys(name, key):
     def result(value):
         section, _, own = key.rpartition(".")
         config = {section: of_tokens(**{own: value})} if section else {key: value}
@@ -263,7 +259,7 @@ def test_a_loss_reads_its_declared_keys(name, key, batch):
     assert (result(one) != result(other)) == (name in USED_BY_LOSS[key])
 
 
-def test_gspo_is_the_papers_loss_where_a_response_has_one_advantage(batch, gradient):
+def test_gspo_is_the_papers_loss_where_a_response_has_one_advantage():
     inputs = batch("gspo", empty=[2], clip_ratio_low=0.1, clip_ratio_high=0.1)
     inputs = dataclasses.replace(
         inputs, advantages=inputs.advantages[:, :1].expand_as(inputs.advantages), rollout_is_weights=None
@@ -285,7 +281,7 @@ def test_gspo_is_the_papers_loss_where_a_response_has_one_advantage(batch, gradi
 
 
 @EVERY
-def test_rows_without_policy_tokens_do_not_count(name, batch, take, gradient):
+def test_rows_without_policy_tokens_do_not_count(name):
     inputs = batch(name, empty=[0, 4])
     kept = take(inputs, [1, 2, 3, 5])
     loss, metrics = losses.policy_loss(name)(dataclasses.replace(kept, counts=LossCounts.of(kept.response_mask)))
@@ -298,7 +294,7 @@ def test_rows_without_policy_tokens_do_not_count(name, batch, take, gradient):
     assert loss == 0 and not slope.any() and set(merge([metrics]).values()) == {0.0}
 
 
-def test_a_token_of_weight_zero_is_not_in_the_geometric_mean(batch, gradient):
+def test_a_token_of_weight_zero_is_not_in_the_geometric_mean():
     """The same loss and gradient as without the token; nothing from a response that has no other."""
     inputs, geo_mean = batch("geo_mean", clip_ratio_low=0.4, clip_ratio_high=0.4), losses.policy_loss("geo_mean")
     inside = inputs.response_mask.bool()
@@ -314,23 +310,8 @@ def test_a_token_of_weight_zero_is_not_in_the_geometric_mean(batch, gradient):
     assert not slope[rejected].any() and slope[inside & ~rejected].any()
 
 
-def test_geo_mean_of_a_response_with_a_rejected_token(policy_batch):
-    inputs = policy_batch(dtype=torch.float64, clip_ratio_low=0.4, clip_ratio_high=0.4)
-    rows = {
-        "log_prob": [[-1.0, -1.2, -3.0]],
-        "old_log_prob": [[-1.1, -1.1, -1.0]],
-        "advantages": [[2.0, 2.0, 2.0]],
-        "rollout_is_weights": [[0.5, 2.0, 0.0]],  # the third is far off, and rejected
-    }
-    tensors = {key: torch.tensor(values, dtype=torch.float64) for key, values in rows.items()}
-    mask = torch.ones(1, 3).long()
-    inputs = dataclasses.replace(inputs, **tensors, response_mask=mask, counts=LossCounts.of(mask))
-    loss, _ = losses.policy_loss("geo_mean")(inputs)
-    assert loss.item() == pytest.approx(-2.0)  # e^((0.1 - 0.1) / 2) · √(0.5 · 2) = 1
-
-
 @pytest.mark.parametrize(("bound", "outside"), [(8.1, 0), (7.9, 1)])
-def test_dppo_distinguishes_probabilities_close_to_one(bound, outside, policy_batch):
+def test_dppo_distinguishes_probabilities_close_to_one(bound, outside):
     """From p = ½ to 1 - 2e-8, which float32 rounds to 1: ½ log(½ / 1) + ½ log(½ / (2e-8 + 1e-8)) = 7.97."""
     inputs = policy_batch(clip_ratio_high=bound)
     near = {
@@ -340,18 +321,14 @@ def test_dppo_distinguishes_probabilities_close_to_one(bound, outside, policy_ba
     }
     _, metrics = losses.policy_loss("dppo_kl")(dataclasses.replace(inputs, **near))
     assert merge([metrics])["actor/pg_clipfrac"] == outside
-
-
-@pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl"])
-def test_dppo_trusts_a_log_prob_that_rounding_left_above_zero(name, policy_batch):
-    inputs = policy_batch()
     certain = {"old_log_prob": torch.zeros_like(inputs.log_prob), "log_prob": torch.full_like(inputs.log_prob, 1e-7)}
-    _, metrics = losses.policy_loss(name)(dataclasses.replace(inputs, **certain))
-    assert merge([metrics])["actor/pg_clipfrac"] == 0
+    for name in ("dppo_tv", "dppo_kl"):  # a log-prob that rounding left above 0 is trusted
+        _, metrics = losses.policy_loss(name)(dataclasses.replace(policy_batch(), **certain))
+        assert merge([metrics])["actor/pg_clipfrac"] == 0
 
 
 @pytest.mark.parametrize("name", CHOOSING)
-def test_a_missing_choice_is_named_and_a_draw_goes_by_its_seed(name, batch):
+def test_a_missing_choice_is_named_and_a_draw_goes_by_its_seed(name):
     inputs = batch(name, policy_loss=of_tokens(clip_cov_ratio=0.1))
     drawn = {tuple(with_choice(name, inputs, seed).chosen.flatten().tolist()) for seed in range(5)}
     assert (len(drawn) > 1) == (name == "clip_cov")
@@ -361,7 +338,7 @@ def test_a_missing_choice_is_named_and_a_draw_goes_by_its_seed(name, batch):
 
 @given(seed=st.integers(0, 10**6), draw=st.integers(0, 10**6), ratio=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 @settings(max_examples=30, deadline=None)
-def test_clip_cov_draws_from_unclipped_tokens_between_the_bounds(batch, seed, draw, ratio):
+def test_clip_cov_draws_from_unclipped_tokens_between_the_bounds(seed, draw, ratio):
     config = of_tokens(clip_cov_ratio=ratio, clip_cov_lb=0.1, clip_cov_ub=0.8)
     inputs = with_choice("clip_cov", batch("clip_cov", seed, policy_loss=config), draw)
     inside, cov = inputs.response_mask.bool(), covariance(inputs)
@@ -376,7 +353,7 @@ def test_clip_cov_draws_from_unclipped_tokens_between_the_bounds(batch, seed, dr
 
 @given(seed=st.integers(0, 10**6), ratio=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 @settings(max_examples=30, deadline=None)
-def test_kl_cov_penalises_the_largest_of_the_whole_mini_batch(batch, seed, ratio):
+def test_kl_cov_penalises_the_largest_of_the_whole_mini_batch(seed, ratio):
     inputs = batch("kl_cov", seed, policy_loss=of_tokens(kl_cov_ratio=ratio))
     inside = inputs.response_mask.bool()
     advantages, log_prob = inputs.advantages[inside], inputs.log_prob[inside]
@@ -386,7 +363,7 @@ def test_kl_cov_penalises_the_largest_of_the_whole_mini_batch(batch, seed, ratio
 
 
 @pytest.mark.parametrize("key", ["log_prob", "advantages"])
-def test_kl_cov_takes_the_first_of_equal_tokens(key, batch):
+def test_kl_cov_takes_the_first_of_equal_tokens(key):
     """Equal values are exactly their mean, also 0.3 in float32, whatever the other factor is."""
     inputs = batch("kl_cov", dtype=torch.float32)
     flat = {key: torch.full_like(inputs.log_prob, 0.3)}

@@ -10,26 +10,19 @@ from hypothesis import strategies as st
 from burnish.algorithms.advantages.prime import prime
 from burnish.algorithms.advantages.rloo import rloo
 from burnish.errors import BurnishError
+from tests.algorithms.helpers import assert_close, make_advantage_inputs
 
 
-@pytest.fixture(scope="session")
-def make_inputs(make_advantage_inputs):
-    def make(rewards, process_rewards, mask, uids, **config):
-        inputs = make_advantage_inputs(rewards, mask, uids, **config)
-        return dataclasses.replace(inputs, process_rewards=torch.as_tensor(process_rewards, dtype=torch.float32))
-
-    return make
+def make_inputs(rewards, process_rewards, mask, uids, **config):
+    inputs = make_advantage_inputs(rewards, mask, uids, **config)
+    return dataclasses.replace(inputs, process_rewards=torch.as_tensor(process_rewards, dtype=torch.float32))
 
 
-@pytest.fixture(scope="session")
-def random_inputs(make_inputs):
-    def make(seed, uids=(0, 0, 0, 1, 1, 2), width=8, filled=0.6, **config):
-        random = torch.Generator().manual_seed(seed)
-        rewards, process = torch.randn(2, len(uids), width, generator=random)
-        mask = torch.rand(len(uids), width, generator=random) < filled
-        return make_inputs(rewards, process, mask, list(uids), **config)
-
-    return make
+def random_inputs(seed, uids=(0, 0, 0, 1, 1, 2), width=8, filled=0.6, **config):
+    random = torch.Generator().manual_seed(seed)
+    rewards, process = torch.randn(2, len(uids), width, generator=random)
+    mask = torch.rand(len(uids), width, generator=random) < filled
+    return make_inputs(rewards, process, mask, list(uids), **config)
 
 
 def plain_loop(inputs):
@@ -50,7 +43,7 @@ def plain_loop(inputs):
     return advantages
 
 
-def test_by_hand(make_inputs):
+def test_by_hand():
     inputs = make_inputs(
         [[0, 0, 1.0], [0, 0, 0]],
         [[0.25, 0.5, 0.75], [1.0, 0.0, 9.0]],
@@ -64,6 +57,8 @@ def test_by_hand(make_inputs):
     advantages, returns = prime(inputs)
     assert advantages.tolist() == [[2 - 0.75, 2 + 0.5, 2 + 1], [-2 + 1, -2 - 2, 0]]
     assert torch.equal(advantages, returns)
+    inputs = random_inputs(1, reward_dpo_coef=0.0, gamma=0.9)  # without process rewards it is RLOO
+    assert torch.equal(prime(inputs)[0], rloo(inputs)[0]) and prime(inputs)[0].any()
 
 
 @given(
@@ -75,16 +70,11 @@ def test_by_hand(make_inputs):
     coefficients=st.tuples(st.floats(0, 5), st.floats(0, 5)),
 )
 @settings(max_examples=60, deadline=None)
-def test_equal_to_a_plain_loop(random_inputs, assert_close, seed, uids, width, filled, gamma, coefficients):
+def test_equal_to_a_plain_loop(seed, uids, width, filled, gamma, coefficients):
     outcome, process = coefficients
     config = {"gamma": gamma, "reward_gt_coef": outcome, "reward_dpo_coef": process}
     inputs = random_inputs(seed, uids, width, filled, **config)
     assert_close(prime(inputs)[0], plain_loop(inputs))
-
-
-def test_without_process_rewards_it_is_rloo(random_inputs):
-    inputs = random_inputs(1, reward_dpo_coef=0.0, gamma=0.9)
-    assert torch.equal(prime(inputs)[0], rloo(inputs)[0]) and prime(inputs)[0].any()
 
 
 @given(
@@ -94,7 +84,7 @@ def test_without_process_rewards_it_is_rloo(random_inputs):
     gamma=st.floats(0, 1),
 )
 @settings(max_examples=60, deadline=None)
-def test_equal_rewards_give_exactly_zero(make_inputs, outcome, process, lengths, gamma):
+def test_equal_rewards_give_exactly_zero(outcome, process, lengths, gamma):
     mask = torch.arange(6) < torch.tensor(lengths)[:, None]
     rewards = torch.zeros(mask.shape)
     for row, length in enumerate(lengths):
@@ -103,13 +93,11 @@ def test_equal_rewards_give_exactly_zero(make_inputs, outcome, process, lengths,
     assert not prime(inputs)[0].any()
 
 
-def test_a_group_of_one_keeps_its_rewards_and_a_sample_without_policy_tokens_counts_with_zero(make_inputs):
+def test_a_group_of_one_keeps_its_rewards_and_a_sample_without_policy_tokens_counts_with_zero():
     inputs = make_inputs([[0, 0.75]], [[0.5, 0.25]], [[1, 1]], ["a"])
     assert prime(inputs)[0].tolist() == [[1.5, 1.0]]
     inputs = make_inputs([[0, 1.0], [5, 5]], [[0.5, 0.25], [7, 7]], [[1, 1], [0, 0]], ["a", "a"])
     assert prime(inputs)[0].tolist() == [[1.75, 1.25], [0, 0]]
-
-
-def test_missing_process_rewards_are_named(make_advantage_inputs):
+    assert not prime(dataclasses.replace(inputs, response_mask=torch.zeros(2, 2)))[0].any(), "no step at all"
     with pytest.raises(BurnishError, match=r"prime needs a reward for each token.*Needs\(process_reward=True\)"):
-        prime(make_advantage_inputs([[1.0, 0.0]], [[1, 1]]))
+        prime(dataclasses.replace(inputs, process_rewards=None))

@@ -1,6 +1,7 @@
 """The implicit process reward and its loss: the plain formulas, any cut, holes in the mask, sums that are far out."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,9 +11,22 @@ from hypothesis import strategies as st
 from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.process_reward import outcome_loss, process_rewards
 from burnish.algorithms.tally import merge
+from tests.algorithms.helpers import ROWS, WIDTH, assert_not_read, assert_same_in_parts, gradient
 
 BETA = 0.05
-ROWS, WIDTH = 6, 7
+
+
+@dataclass(frozen=True)
+class Batch:
+    log_prob: torch.Tensor
+    start: torch.Tensor
+    response_mask: torch.Tensor
+    outcomes: torch.Tensor
+    counts: LossCounts
+
+
+def batch_of(*columns):
+    return Batch(*columns, LossCounts.of(columns[2]))
 
 
 def make(seed=0):
@@ -23,19 +37,24 @@ def make(seed=0):
     return log_prob, start, mask, torch.tensor([0.0, 1.0, 1.0, 0.0, 0.3, 0.8])
 
 
-def evaluate(log_prob, start, mask, outcomes, counts=None):
-    """Loss, metrics and ∂loss/∂log_prob of one micro-batch."""
-    leaf = log_prob.clone().requires_grad_()
-    rewards = process_rewards(leaf, start, mask, BETA)
-    loss, metrics = outcome_loss(rewards, outcomes, mask, counts or LossCounts.of(mask))
-    loss.backward()
-    return loss.detach(), metrics, leaf.grad
+def loss_of(batch):
+    rewards = process_rewards(batch.log_prob, batch.start, batch.response_mask, BETA)
+    return outcome_loss(rewards, batch.outcomes, batch.response_mask, batch.counts)
+
+
+def evaluate(*columns):
+    """Loss, metrics and ∂loss/∂log_prob of a mini-batch."""
+    return gradient(loss_of, batch_of(*columns), "log_prob")
 
 
 def test_a_token_is_worth_its_log_ratio_to_the_start():
     log_prob, start = torch.tensor([[-1.0, -2.0, -3.0]]), torch.tensor([[-3.0, -1.0, -9.0]])
     rewards = process_rewards(log_prob, start, torch.tensor([[1, 1, 0]]), beta=0.5)
     assert rewards.tolist() == [[1.0, -0.5, 0.0]]
+    log_prob, _, mask, outcomes = make()
+    loss, metrics, _ = evaluate(log_prob, log_prob, mask, outcomes)
+    assert loss.item() == pytest.approx(math.log(2)), "untrained the model knows nothing"
+    assert merge([metrics])["process_reward/accuracy"] == pytest.approx(0.5)  # three of six outcomes are not above 0.5
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -43,7 +62,7 @@ def test_the_loss_is_the_plain_formula(seed):
     log_prob, start, mask, outcomes = make(seed)
     mask[0] = 0  # a row without policy tokens is no sequence
     loss, metrics, slope = evaluate(log_prob, start, mask, outcomes)
-    total, right, rewards, gradient = 0.0, 0, [], torch.zeros_like(slope)
+    total, right, rewards, expected = 0.0, 0, [], torch.zeros_like(slope)
     for row in range(1, ROWS):
         tokens = [t for t in range(WIDTH) if mask[row, t]]
         rewards += [BETA * (log_prob[row, t] - start[row, t]).item() for t in tokens]
@@ -51,9 +70,9 @@ def test_the_loss_is_the_plain_formula(seed):
         wanted = outcomes[row].item()
         total -= wanted * math.log(score) + (1 - wanted) * math.log(1 - score)
         right += (score > 0.5) == (wanted > 0.5)
-        gradient[row, tokens] = BETA * (score - wanted) / (ROWS - 1)
+        expected[row, tokens] = BETA * (score - wanted) / (ROWS - 1)
     assert loss.item() == pytest.approx(total / (ROWS - 1))
-    torch.testing.assert_close(slope, gradient)
+    torch.testing.assert_close(slope, expected)
     assert merge([metrics]) == pytest.approx(
         {"process_reward/accuracy": right / (ROWS - 1), "process_reward/reward_mean": sum(rewards) / len(rewards)}
     )
@@ -62,33 +81,21 @@ def test_the_loss_is_the_plain_formula(seed):
 @given(seed=st.integers(0, 10**6), cut_of_row=st.lists(st.integers(0, 2), min_size=ROWS, max_size=ROWS))
 @settings(max_examples=30, deadline=None)
 def test_any_cut_gives_the_same_loss_gradient_and_metrics(seed, cut_of_row):
-    batch = make(seed)
-    counts = LossCounts.of(batch[2])
-    loss, metrics, slope = evaluate(*batch)
-    summed, parts, pieces = 0, [], torch.zeros_like(slope)
-    for part in range(3):
-        rows = torch.tensor([row for row, of in enumerate(cut_of_row) if of == part], dtype=torch.long)
-        part_loss, part_metrics, pieces[rows] = evaluate(*(column[rows] for column in batch), counts)
-        summed, parts = summed + part_loss, [*parts, part_metrics]
-    torch.testing.assert_close(summed, loss)
-    torch.testing.assert_close(pieces, slope)
-    assert merge(parts) == pytest.approx(merge([metrics]), rel=1e-9, abs=1e-12)
+    parts = [[row for row, of in enumerate(cut_of_row) if of == part] for part in range(3)]
+    assert_same_in_parts(loss_of, batch_of(*make(seed)), "log_prob", parts)
 
 
-@pytest.mark.parametrize("replaced", [(0,), (1,), (0, 1)], ids=["model", "start", "both"])
-def test_observation_tokens_change_nothing(replaced, junk):
-    batch = make(3)
-    mask = batch[2]
-    loss, metrics, slope = evaluate(*batch)
-    assert not slope[mask == 0].any() and slope[mask == 1].all()
-    changed = [c.masked_fill(mask == 0, junk) if place in replaced else c for place, c in enumerate(batch)]
-    other_loss, other_metrics, other_slope = evaluate(*changed)
-    assert torch.equal(loss, other_loss) and torch.equal(slope, other_slope)
+def test_observation_tokens_change_nothing(junk):
+    batch = batch_of(*make(3))
+    assert_not_read(loss_of, batch, ["log_prob", "start"], junk)
+    mask = batch.response_mask
+    rewards = process_rewards(batch.log_prob, batch.start, mask, BETA)
+    (loss, metrics), (other_loss, other_metrics) = (
+        outcome_loss(given, batch.outcomes, mask, batch.counts)
+        for given in (rewards, rewards.masked_fill(mask == 0, junk))
+    )
+    assert not rewards[mask == 0].any() and torch.equal(loss, other_loss)
     assert merge([metrics]) == merge([other_metrics])
-    rewards = process_rewards(*batch[:3], BETA)
-    assert torch.equal(process_rewards(*changed[:3], BETA), rewards)
-    other_loss, other_metrics = outcome_loss(rewards.masked_fill(mask == 0, junk), batch[3], mask, LossCounts.of(mask))
-    assert torch.equal(loss, other_loss) and merge([metrics]) == merge([other_metrics])
 
 
 def test_padding_rows_teach_nothing(junk):
@@ -116,10 +123,3 @@ def test_a_sum_far_on_the_wrong_side_keeps_its_loss_and_gradient(sign):
     assert loss.item() == pytest.approx(500)
     torch.testing.assert_close(slope, torch.full((1, 10), sign * BETA))
     assert merge([metrics])["process_reward/accuracy"] == 0
-
-
-def test_untrained_the_model_knows_nothing():
-    log_prob, _, mask, outcomes = make()
-    loss, metrics, _ = evaluate(log_prob, log_prob, mask, outcomes)
-    assert loss.item() == pytest.approx(math.log(2))
-    assert merge([metrics])["process_reward/accuracy"] == pytest.approx(0.5)  # three of six outcomes are not above 0.5

@@ -19,12 +19,9 @@ def test_pow_draws_by_the_power_of_the_score():
     got = counts([1.0, -2.0, 0.0, 3.0], reweight_method="pow", weight_pow=2.0)
     assert got == pytest.approx([4 / 14, 16 / 14, 0, 36 / 14], abs=0.06)
     assert counts([1.0, 3.0], weight_pow=1.0) == pytest.approx([0.5, 1.5], abs=0.06)
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
-def test_pow_goes_by_shares_of_the_largest_score_and_overflows_nowhere(scale):
-    got = counts(np.array([50.0, -100.0, 100.0]) * scale, weight_pow=200.0)
-    assert got == pytest.approx([0, 1.5, 1.5], abs=0.06)
+    for scale in (1e-200, 1.0, 1e200):  # it goes by shares of the largest score, and overflows nowhere
+        got = counts(np.array([50.0, -100.0, 100.0]) * scale, weight_pow=200.0)
+        assert got == pytest.approx([0, 1.5, 1.5], abs=0.06)
 
 
 def test_max_min_draws_the_best_and_the_worst_only_and_max_random_the_best_more_often():

@@ -5,6 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from burnish.algorithms.variance import logit_gradient_power, variance_proxy_metrics
+from tests.algorithms.helpers import assert_close
 from tests.recorded import each, golden
 
 CASES = golden("data_metrics", function="compute_variance_proxy_metrics")
@@ -31,14 +32,14 @@ def random_batch(seed=0, rows=4, width=6, vocabulary=5):
 
 
 @each(CASES)
-def test_golden(case, assert_close):
+def test_golden(case):
     norm = case["params"]["gradient_norm"]
     assert_close(variance_proxy_metrics(batch_of(case), norm), case["expected"]["metrics"])
     columns = TensorDict(batch_of(case), batch_size=len(case["inputs"]["batch"]["advantages"]))
     assert_close(variance_proxy_metrics(columns, norm), case["expected"]["metrics"])
 
 
-def test_power_is_the_squared_norm_of_the_gradient_at_the_logits(assert_close):
+def test_power_is_the_squared_norm_of_the_gradient_at_the_logits():
     logits = torch.randn(3, 4, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
     log_probs = logits.log_softmax(-1)
     chosen = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 0], [3, 3, 3, 3]])
@@ -47,11 +48,8 @@ def test_power_is_the_squared_norm_of_the_gradient_at_the_logits(assert_close):
     sum_pi_squared = log_probs.exp().square().sum(-1)
     power = logit_gradient_power(log_prob, sum_pi_squared, torch.ones(3, 4))
     assert_close(power.detach(), gradient.square().sum(-1))
-
-
-def test_power_of_a_certain_policy_is_not_negative():
-    certain = torch.zeros(1, 2)
-    assert logit_gradient_power(certain, torch.tensor([[1 - 1e-7, 1.0]]), torch.ones(1, 2)).tolist() == [[0, 0]]
+    certain = logit_gradient_power(torch.zeros(1, 2), torch.tensor([[1 - 1e-7, 1.0]]), torch.ones(1, 2))
+    assert certain.tolist() == [[0, 0]], "not below 0"
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -66,17 +64,13 @@ def test_what_stands_outside_the_mask_is_not_read(weighted, junk):
     assert got[POWER] > 0
 
 
-def test_samples_without_a_policy_token_are_not_counted():
+def test_samples_without_a_policy_token_are_not_counted_and_noise_needs_two():
     batch = random_batch()
     longer = {name: torch.cat([values, values[:2]]) for name, values in batch.items()}
     longer["response_mask"][4:] = 0
     assert variance_proxy_metrics(longer, 0.1) == variance_proxy_metrics(batch, 0.1)
     assert variance_proxy_metrics({**batch, "response_mask": torch.zeros(4, 6)}, 0.1) == {}
-
-
-def test_noise_needs_two_samples_and_is_never_negative():
-    one = {name: values[:1] for name, values in random_batch().items()}
-    metrics = variance_proxy_metrics(one, 0.01)
+    metrics = variance_proxy_metrics({name: values[:1] for name, values in batch.items()}, 0.01)
     assert metrics[POWER] > 0.01**2 and metrics[NOISE] == 0
-    metrics = variance_proxy_metrics(random_batch(), 100.0)
-    assert metrics["variance_proxy/proxy1_signal_strength"] == 100.0**2 and metrics[NOISE] == 0
+    metrics = variance_proxy_metrics(batch, 100.0)
+    assert metrics["variance_proxy/proxy1_signal_strength"] == 100.0**2 and metrics[NOISE] == 0, "never negative"

@@ -1,4 +1,5 @@
-"""A place with everything that a right command needs, and ways to run a wrong one."""
+"""A place with everything that a right command needs, and ways to run a wrong one, which ends with exit code 2, one
+message and no traceback."""
 
 import pytest
 
@@ -14,6 +15,13 @@ LOADERS = [
     "burnish.trainer.rm.load_reward_model",
     "burnish.workers.reward_model.load_reward_model",
 ]
+EACH = pytest.mark.parametrize("command", ["ppo", "sft", "rm"])
+MODEL_KEY = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path", "rm": "model.path"}
+
+
+def assert_says(message: str, *parts: str) -> None:
+    missing = [part for part in parts if part not in message]
+    assert not missing, f"{missing} not in:\n{message}"
 
 
 @pytest.fixture

@@ -1,16 +1,14 @@
-"""What a user can get wrong, through the command: exit code 2, no traceback, and a message with thing, value and fix.
-
-Here: agents, tools, interactions and retrievers.
-"""
+"""What a user can get wrong, through the command: agents, tools, interactions and retrievers."""
 
 import pytest
 
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from tests.bad_input.said import assert_says
+from tests.bad_input.conftest import assert_says
 from tests.trainer.scripted import BROKEN, answering
 
-MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
+ROLLOUT = "actor_rollout_ref.rollout"
+MULTI_TURN = f"{ROLLOUT}.multi_turn"
 TOOL_AGENT = {"agent_name": "tool_agent"}
 ROWS = {
     "an agent": ({"agent_name": "tool_agnet"}, ["agent_name=tool_agnet", "did you mean tool_agent", "@register"]),
@@ -92,9 +90,6 @@ def test_a_file_of_interactions_that_is_not_there(refuses, no_model):
     assert_says(message, f"{MULTI_TURN}.interaction_config_path=users.yaml")
 
 
-# --- retrievers -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("url", "parts"),
     [
@@ -115,19 +110,19 @@ def test_a_retriever_that_answers_nonsense(refuses, no_model, reply, parts):
     assert_says(message, f"retriever.url={url}", "no retrieval server answers there", *parts)
 
 
-# --- keys -------------------------------------------------------------------------------------------------------------
-
-
-def test_two_agents_for_the_same_rows(refuses, no_model):
-    message = refuses("ppo", "do_search=true", f"{MULTI_TURN}.enable=true")
-    assert_says(message, "do_search=true and", "name different agents", "default_agent_loop")
-
-
-def test_a_default_agent_that_is_not_there(refuses, no_model):
-    key = "actor_rollout_ref.rollout.agent.default_agent_loop"
-    assert_says(refuses("ppo", f"{key}=serch_agent"), "serch_agent", "did you mean search_agent")
-
-
-def test_log_probs_of_what_the_policy_did_not_write(refuses, no_model):
-    keys = ["actor_rollout_ref.actor.state_masking=false", "actor_rollout_ref.rollout.calculate_log_probs=true"]
-    assert_says(refuses("ppo", *keys), "actor_rollout_ref.actor.state_masking=false", "leave out")
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        (
+            ["do_search=true", f"{MULTI_TURN}.enable=true"],
+            ["do_search=true and", "name different agents", "default_agent_loop"],
+        ),
+        ([f"{ROLLOUT}.agent.default_agent_loop=serch_agent"], ["serch_agent", "did you mean search_agent"]),
+        (
+            ["actor_rollout_ref.actor.state_masking=false", f"{ROLLOUT}.calculate_log_probs=true"],
+            ["actor_rollout_ref.actor.state_masking=false", "leave out"],
+        ),
+    ],
+)
+def test_keys(refuses, no_model, keys, parts):
+    assert_says(refuses("ppo", *keys), *parts)

@@ -1,14 +1,11 @@
-"""What a user can get wrong, through the command: exit code 2, no traceback, and a message with thing, value and fix.
-
-Here: keys.
-"""
+"""What a user can get wrong, through the command, told with thing, value and fix: keys."""
 
 import pytest
 import torch
 
 from burnish.config.actor import AGGREGATIONS, KL_KINDS, LOSSES
 from burnish.config.algorithm import ESTIMATORS
-from tests.bad_input.said import EACH, assert_says
+from tests.bad_input.conftest import EACH, assert_says
 
 
 def test_the_right_command_runs(run):
@@ -66,11 +63,6 @@ BAD_KEYS = {
 }
 
 
-@pytest.mark.parametrize(("overrides", "parts"), BAD_KEYS.values(), ids=BAD_KEYS)
-def test_keys(refuses, no_model, overrides, parts):
-    assert_says(refuses("ppo", *overrides), *parts)
-
-
 BAD_SFT_KEYS = {
     "unknown": (["data.maxlength=4"], ["unknown key 'data.maxlength'", "did you mean 'data.max_length'?"]),
     "wrong type": (["optim.lr=fast"], ["optim.lr=fast", "must be a number"]),
@@ -81,9 +73,13 @@ BAD_SFT_KEYS = {
 }
 
 
-@pytest.mark.parametrize(("overrides", "parts"), BAD_SFT_KEYS.values(), ids=BAD_SFT_KEYS)
-def test_sft_keys(refuses, no_model, overrides, parts):
-    assert_says(refuses("sft", *overrides), *parts)
+@pytest.mark.parametrize(
+    ("command", "overrides", "parts"),
+    [("ppo", *case) for case in BAD_KEYS.values()] + [("sft", *case) for case in BAD_SFT_KEYS.values()],
+    ids=[*BAD_KEYS, *(f"sft: {name}" for name in BAD_SFT_KEYS)],
+)
+def test_keys(refuses, no_model, command, overrides, parts):
+    assert_says(refuses(command, *overrides), *parts)
 
 
 @EACH

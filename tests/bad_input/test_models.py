@@ -1,15 +1,17 @@
-"""What a user can get wrong, through the command: exit code 2, no traceback, and a message with thing, value and fix.
+"""What a user can get wrong, through the command: models, run folders and checkpoints."""
 
-Here: models.
-"""
-
+import errno
+import json
 import os
+import resource
 import shutil
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
-from tests.bad_input.said import EACH, MODEL_KEY, assert_says
+from burnish.models.tiny import write_tiny_model
+from tests.bad_input.conftest import EACH, MODEL_KEY, assert_says
 
 
 @pytest.fixture
@@ -26,23 +28,23 @@ def broken_model(place, tiny_model):
     return make
 
 
-@EACH
-def test_a_model_without_weights(refuses, broken_model, command):
-    message = refuses(command, f"{MODEL_KEY[command]}={broken_model('*.safetensors')}")
-    assert_says(message, "broken", "no weights", "*.safetensors")
+TOKENIZER = ("tokenizer*", "vocab*", "special*", "merges*", "chat_template*", "added*")
 
 
 @EACH
-def test_a_model_without_tokenizer(refuses, no_model, broken_model, command):
-    folder = broken_model("tokenizer*", "vocab*", "special*", "merges*", "chat_template*", "added*")
-    message = refuses(command, f"{MODEL_KEY[command]}={folder}")
-    assert_says(message, "broken: no tokenizer", "tokenizer.json", "model.tokenizer_path")
-
-
-@EACH
-def test_a_model_without_configuration(refuses, no_model, broken_model, command):
-    message = refuses(command, f"{MODEL_KEY[command]}={broken_model('config.json')}")
-    assert_says(message, "broken", "no config.json", "the model path must name")
+@pytest.mark.parametrize(
+    ("without", "parts"),
+    [
+        (("*.safetensors",), ["broken", "no weights", "*.safetensors"]),
+        (TOKENIZER, ["broken: no tokenizer", "tokenizer.json", "model.tokenizer_path"]),
+        (("config.json",), ["broken", "no config.json", "the model path must name"]),
+    ],
+    ids=["weights", "tokenizer", "configuration"],
+)
+def test_a_model_without_some_of_its_files(refuses, request, broken_model, command, without, parts):
+    if "*.safetensors" not in without:  # the others are missed before a model is loaded
+        request.getfixturevalue("no_model")
+    assert_says(refuses(command, f"{MODEL_KEY[command]}={broken_model(*without)}"), *parts)
 
 
 @EACH
@@ -58,3 +60,132 @@ def test_weights_that_are_cut_off(refuses, broken_model, command):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert_says(refuses(command, f"{MODEL_KEY[command]}={folder}"), "broken", "model.safetensors")
+
+
+NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+IN_SAFETENSORS = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+READ_ONLY = OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(NO_SPACE, "No space left on device"), (IN_SAFETENSORS, "free space"), (READ_ONLY, "Read-only file system")],
+)
+def test_a_full_disk_and_a_folder_that_became_read_only(refuses, place, monkeypatch, command, error, said):
+    mkdir = Path.mkdir
+
+    def refuse_file(*_args, **_kwargs):
+        raise error
+
+    def refuse_folder(self, *args, **kwargs):
+        if self.name.startswith(".global_step_"):
+            raise error
+        mkdir(self, *args, **kwargs)
+
+    if error is READ_ONLY:
+        monkeypatch.setattr(Path, "mkdir", refuse_folder)
+    else:
+        monkeypatch.setattr("burnish.engine.state.save_file", refuse_file)
+    message = refuses(command)
+    assert_says(message, "cannot write checkpoint run/global_step_1", said, "trainer.default_local_dir")
+    assert error is READ_ONLY or ("No space left on device" in message and "free space" in message)
+    assert not (place / "run/global_step_1").exists()
+
+
+@EACH
+def test_a_full_disk_for_real(refuses, run, place, command):
+    """The system itself refuses to let a file grow; after mending, the same command goes through."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
+    try:
+        message = refuses(command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert_says(message, "cannot write checkpoint run/global_step_1", "File too large", "trainer.default_local_dir")
+    code, _, err = run(command)
+    assert code == 0, err
+    assert (place / "run/global_step_1/model.safetensors").exists()
+
+
+@EACH
+def test_a_run_folder_that_cannot_be(refuses, no_model, place, command):
+    (place / "taken").write_text("a file")
+    message = refuses(command, "trainer.default_local_dir=taken/run")
+    assert_says(message, "trainer.default_local_dir=taken/run", "cannot write there")
+
+
+@pytest.fixture
+def saved(run):
+    """A finished run of one step; returns its checkpoint."""
+
+    def make(command: str) -> Path:
+        code, _, err = run(command)
+        assert code == 0, err
+        return Path("run/global_step_1")
+
+    return make
+
+
+WEIGHTS = {"ppo": "actor/model.safetensors", "sft": "model.safetensors", "rm": "model.safetensors"}
+
+
+@EACH
+def test_a_truncated_checkpoint(refuses, saved, request, command):
+    folder = saved(command)
+    request.getfixturevalue("no_model")  # from here on
+    weights = folder / WEIGHTS[command]
+    size = weights.stat().st_size
+    os.truncate(weights, 100)
+    message = refuses(command, f"trainer.resume_from_path={folder}", "trainer.total_training_steps=2")
+    assert_says(message, "checkpoint run/global_step_1 is truncated", "resume from an earlier step")
+    assert_says(message, f"model.safetensors has 100 bytes instead of {size}")
+
+
+@EACH
+def test_a_truncated_newest_checkpoint_is_passed_over_and_named(run, saved, refuses, command):
+    whole = saved(command)
+    damaged = shutil.copytree(whole, whole.with_name("global_step_2"), symlinks=True)
+    (whole.parent / "latest_checkpointed_iteration.txt").write_text("2")
+    os.truncate(damaged / WEIGHTS[command], 100)
+    code, _, err = run(command)
+    assert code == 0, err
+    assert_says(err, "WARNING", "global_step_2", "model.safetensors")
+    os.truncate(whole / WEIGHTS[command], 100)  # with no whole one left, starting over has to be asked for
+    assert_says(refuses(command), "has checkpoints, but none is whole", "trainer.resume_mode=disable")
+
+
+@EACH
+def test_resuming_from_nowhere(refuses, no_model, command):
+    message = refuses(command, "trainer.resume_from_path=run/global_step_7")
+    assert_says(message, "no checkpoint at run/global_step_7", "trainer.resume_from_path")
+
+
+@EACH
+def test_resuming_from_another_model(refuses, saved, place, command):
+    saved(command)
+    write_tiny_model(place / "other", hidden_size=16)
+    message = refuses(command, f"{MODEL_KEY[command]}=other", "trainer.total_training_steps=2")
+    assert_says(message, "run/global_step_1", "checkpoint of another model", "trainer.default_local_dir=")
+
+
+def test_resuming_from_a_checkpoint_of_another_trainer(refuses, saved, place):
+    saved("sft")
+    message = refuses("ppo", "trainer.resume_from_path=run/global_step_1")
+    assert_says(message, "run/global_step_1 is not a checkpoint of `burnish ppo`", "data/trainer.json")
+    shutil.rmtree(place / "run")
+    saved("ppo")
+    message = refuses("sft", "trainer.resume_from_path=run/global_step_1", "trainer.default_local_dir=other")
+    assert_says(message, "run/global_step_1 is not a checkpoint of `burnish sft`")
+
+
+def test_damaged_trainer_state(refuses, saved):
+    folder = saved("ppo")
+    state = folder / "data/trainer.json"
+    text = state.read_text()
+    state.write_text("?" * len(text))
+    message = refuses("ppo", "trainer.total_training_steps=2")
+    assert_says(message, "run/global_step_1/data/trainer.json is damaged", "resume from another step")
+    state.write_text(json.dumps({"step": 1}).ljust(len(text)))
+    message = refuses("ppo", "trainer.total_training_steps=2")
+    assert_says(message, "run/global_step_1/data/trainer.json is damaged", "experience")

@@ -1,11 +1,14 @@
-"""What a user can get wrong, through the command: exit code 2, no traceback, and a message with thing, value and fix.
+"""What a user can get wrong, through the command: reward functions, reward models and the sandbox."""
 
-Here: reward functions.
-"""
+import json
+import shutil
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.bad_input.said import assert_says
+from burnish.data.files import write_parquet
+from burnish.data.tasks import arithmetic
+from tests.bad_input.conftest import assert_says
 
 CALL = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    "
 UNLOADABLE = {
@@ -63,20 +66,85 @@ def test_a_reward_function_that_fails(run, place, body, parts):
     assert not list(place.glob("run/global_step_*"))
 
 
-def test_groups_that_are_all_alike(refuses, place):
-    (place / "reward.py").write_text("def compute_score(solution_str):\n    return {'score': 0.5, 'acc': 1}\n")
-    said = refuses("ppo", "custom_reward_function.path=reward.py", "algorithm.filter_groups.enable=true",
-                   "algorithm.filter_groups.max_num_gen_batches=2")  # fmt: skip
-    assert_says(said, "step 1: nothing to learn from", "2 rounds", "the same acc", "max_num_gen_batches")
-
-
-def test_a_component_that_the_function_does_not_return(refuses, place):
-    (place / "reward.py").write_text("def compute_score(solution_str):\n    return {'score': 0.5, 'format': 1}\n")
-    said = refuses("ppo", "custom_reward_function.path=reward.py", "algorithm.adv_estimator=gdpo",
-                   "algorithm.gdpo_reward_keys=[format,correct]")  # fmt: skip
-    assert_says(said, "algorithm.gdpo_reward_keys names 'correct'", "data_source", "score, format")
+@pytest.mark.parametrize(
+    ("value", "keys", "parts"),
+    [
+        (
+            "acc",
+            ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.max_num_gen_batches=2"],
+            ["step 1: nothing to learn from", "2 rounds", "the same acc", "max_num_gen_batches"],
+        ),
+        (
+            "format",
+            ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[format,correct]"],
+            ["algorithm.gdpo_reward_keys names 'correct'", "data_source", "score, format"],
+        ),
+    ],
+)
+def test_values_that_are_all_alike_or_missing(refuses, place, value, keys, parts):
+    (place / "reward.py").write_text(f"def compute_score(solution_str):\n    return {{'score': 0.5, '{value}': 1}}\n")
+    assert_says(refuses("ppo", "custom_reward_function.path=reward.py", *keys), *parts)
 
 
 def test_an_option_no_scorer_has(refuses, no_model):
     message = refuses("ppo", "custom_reward_function.path=DROP", "+custom_reward_function.reward_kwargs.methd=strict")
     assert_says(message, "custom_reward_function.reward_kwargs.methd", "did you mean method?")
+
+
+RM = ["reward_model.enable=true", "reward_model.model.path=rm", "custom_reward_function.path=DROP"]
+
+
+@pytest.fixture
+def rm(place, tiny_model):
+    """Rows that ask for a reward model, and one that fits the policy; `rm(labels=2)` makes it another."""
+
+    def make(labels: int = 1, template: bool = True) -> None:
+        shutil.copytree(tiny_model, place / "rm", dirs_exist_ok=True)
+        AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=labels).save_pretrained(place / "rm")
+        if not template:
+            tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+            tokenizer.chat_template = None
+            for path in (place / "rm").glob("chat_template*"):
+                path.unlink()
+            tokenizer.save_pretrained(place / "rm")
+
+    rows = [row | {"reward_model": {"style": "model"}} for row in arithmetic.rows("train", 4, seed=0)]
+    write_parquet(rows, "model.parquet")
+    make()
+    return make
+
+
+def test_the_right_command_runs(run, rm):
+    code, _, err = run("ppo", *RM, "data.train_files=model.parquet")
+    assert code == 0, err
+
+
+def test_reward_models_that_cannot_be_used(refuses, no_model, place, rm, tiny_model):
+    job = ["ppo", *RM, "data.train_files=model.parquet"]
+    assert_says(refuses("ppo", *RM), "reward_model.enable=true", "reward_model.style", "model", "both")
+    said = refuses(*job, "reward_model.model.path=nowhere")
+    assert_says(said, "reward_model.model", "nowhere", "no such folder")
+    rm(labels=2)
+    assert_says(refuses(*job), "reward_model.model", "rm", "2 labels", "burnish rm")
+    rm(template=False)
+    assert_says(refuses(*job), "reward_model.model", "chat template", "tokenizer_config.json")
+    AutoModelForCausalLM.from_pretrained(tiny_model).save_pretrained(place / "rm")
+    assert_says(refuses(*job), "rm", "no reward model", "burnish rm")
+
+
+def code_rows() -> list[dict]:
+    truth = json.dumps(["assert add(1, 2) == 3"])
+    rows = arithmetic.rows("train", 4, seed=0)
+    return [row | {"data_source": "mbpp", "reward_model": {"style": "rule", "ground_truth": truth}} for row in rows]
+
+
+def test_a_host_that_permits_no_sandbox_and_a_server_that_does_not_answer(refuses, no_model, monkeypatch):
+    async def why_not(self) -> str:
+        return "this machine permits no namespaces; allow them, or set reward_model.sandbox.allow_unsafe=true"
+
+    monkeypatch.setattr("burnish.sandbox.local.LocalSandbox.why_not", why_not)
+    write_parquet(code_rows(), "code.parquet")
+    job = ["ppo", "custom_reward_function.path=DROP", "data.train_files=code.parquet"]
+    assert_says(refuses(*job), "permits no namespaces", "reward_model.sandbox.allow_unsafe=true")
+    said = refuses(*job, "reward_model.sandbox.url=http://127.0.0.1:9/run_code")
+    assert_says(said, "http://127.0.0.1:9/run_code", "reward_model.sandbox.url")

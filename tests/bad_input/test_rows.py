@@ -1,7 +1,4 @@
-"""What a user can get wrong, through the command: exit code 2, no traceback, and a message with thing, value and fix.
-
-Here: files and rows.
-"""
+"""What a user can get wrong, through the command, told with thing, value and fix: files and rows."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,35 +6,27 @@ import pytest
 
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from tests.bad_input.said import EACH, assert_says
+from tests.bad_input.conftest import EACH, assert_says
 
 
 @EACH
-def test_a_file_that_is_not_there(refuses, no_model, command):
+def test_files(refuses, no_model, place, command):
     there = {"ppo": "train.parquet", "sft": "sft.parquet", "rm": "pairs.parquet"}[command]
-    message = refuses(command, f"data.train_files=['{there}','trian.parquet']")
-    assert_says(message, "data.train_files: data file not found: trian.parquet", "working directory")
-
-
-@EACH
-def test_a_validation_file_that_is_not_there(refuses, no_model, command):
-    assert_says(refuses(command, "data.val_files=test.parquet"), "data.val_files: data file not found: test.parquet")
-
-
-@EACH
-def test_an_unreadable_parquet(refuses, no_model, place, command):
     whole = (place / "train.parquet").read_bytes()
     (place / "broken.parquet").write_bytes(whole[: len(whole) // 2])
-    message = refuses(command, "data.train_files=broken.parquet")
-    assert_says(
-        message, "data.train_files: broken.parquet: not a readable parquet file", f"{len(whole) // 2} bytes", "again"
-    )
-
-
-@EACH
-def test_an_unknown_format(refuses, no_model, place, command):
     (place / "rows.csv").write_text("a,b\n1,2\n")
-    assert_says(refuses(command, "data.train_files=rows.csv"), "rows.csv: unknown format", ".parquet", ".jsonl")
+    names = ("prompt", "messages", "chosen", "rejected")
+    pq.write_table(pa.table({name: pa.array([], pa.string()) for name in names}), "no.parquet")
+    train, half = "data.train_files", f"{len(whole) // 2} bytes"
+    for override, *parts in (
+        (f"{train}=['{there}','trian.parquet']", f"{train}: data file not found: trian.parquet", "working directory"),
+        ("data.val_files=test.parquet", "data.val_files: data file not found: test.parquet"),
+        (f"{train}=broken.parquet", f"{train}: broken.parquet: not a readable parquet file", half, "again"),
+        (f"{train}=rows.csv", "rows.csv: unknown format", ".parquet", ".jsonl"),
+        (f"{train}=no.parquet", f"{train}: no.parquet: the file has no rows"),
+        ("--config-name=recipes/nosuch", "--config-name=nosuch: no nosuch.yaml in", "(there: cispo, clip_higher, cur"),
+    ):
+        assert_says(refuses(command, override), *parts)
 
 
 @EACH
@@ -50,13 +39,6 @@ def test_a_missing_column(refuses, no_model, command):
         "rm": ("data.chosen_key", "chosen"),
     }[command]
     assert_says(message, f"rows.parquet: no column '{column}'", "question, answer", f"Name the right one in {key}")
-
-
-@EACH
-def test_an_empty_dataset(refuses, no_model, command):
-    names = ("prompt", "messages", "chosen", "rejected")
-    pq.write_table(pa.table({name: pa.array([], pa.string()) for name in names}), "no.parquet")
-    assert_says(refuses(command, "data.train_files=no.parquet"), "data.train_files: no.parquet: the file has no rows")
 
 
 def arithmetic_rows(**changes) -> list[dict]:
@@ -117,41 +99,23 @@ def test_rows(refuses, no_model, changes, parts):
     assert_says(message, "rows.parquet, row 2", *parts)
 
 
-def test_ground_truth_next_to_the_reward_model(refuses, no_model, place):
+def test_rows_without_a_reward_model(refuses, no_model, place):
     (place / "mine.py").write_text("def compute_score(solution_str, ground_truth):\n    return 0.0\n")
     (place / "rows.jsonl").write_text('{"prompt": "2+2=?", "ground_truth": "4"}\n')
     message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=mine.py")
     assert_says(message, "rows.jsonl, row 0", "the row has 'ground_truth' at top level; put it under reward_model: {")
-
-
-def test_an_empty_path_of_a_reward_function(refuses, no_model, place):
     (place / "rows.jsonl").write_text('{"prompt": "2+2=?"}\n')
     message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=")
     assert_says(message, "rows.jsonl, row 0", "the row has no data_source", "custom_reward_function.path=my_reward.py")
 
 
-@EACH
-def test_a_recipe_that_does_not_exist(refuses, no_model, command):
-    message = refuses(command, "--config-name=recipes/nosuch")
-    assert_says(message, "--config-name=nosuch: no nosuch.yaml in", "(there: cispo, clip_higher, curriculum, dapo")
-
-
-def test_a_prompt_over_the_limit(refuses, no_model):
+def test_rows_over_the_limit_and_without_an_answer(refuses, no_model):
     write_parquet(arithmetic_rows(prompt=[{"role": "user", "content": "2+2" * 20}]), "rows.parquet")
     message = refuses("ppo", "data.train_files=rows.parquet", "data.truncation=error")
     assert_says(message, "rows.parquet, row 2", "data.max_prompt_length=32", "data.truncation", "filter_overlong")
-
-
-def test_all_prompts_over_the_limit(refuses, no_model):
     message = refuses("ppo", "data.max_prompt_length=4", "data.filter_overlong_prompts=True")
     assert_says(message, "all 4 prompts are over data.max_prompt_length=4", "Raise the limit")
-
-
-def test_an_sft_example_over_the_limit(refuses, no_model):
     message = refuses("sft", "data.max_length=10")
     assert_says(message, "sft.parquet, row 0", "data.max_length=10", "data.truncation")
-
-
-def test_an_sft_row_without_an_answer(refuses, no_model):
     write_parquet([{"messages": [{"role": "user", "content": "2+2"}]}], "rows.parquet")
     assert_says(refuses("sft", "data.train_files=rows.parquet"), "rows.parquet, row 0", "assistant")

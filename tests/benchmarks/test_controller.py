@@ -1,6 +1,5 @@
 """benchmarks/controller.py: every column crosses once, and what is fitted and predicted follows from the results."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,17 +12,9 @@ pytest.importorskip("ray")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "controller.py"
 
 
-@pytest.fixture(scope="module")
-def controller():
-    spec = importlib.util.spec_from_file_location("benchmarks_controller", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.ray
 @pytest.mark.long
-def test_a_step_is_measured_and_each_column_crosses_once(controller):
+def test_a_step_is_measured_and_each_column_crosses_once(script):
     sizes = ["--workers", "1", "2", "--batches", "16x2048", "--steps", "2", "--light", "2", "--calls", "2"]
     environment = {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
     done = subprocess.run(
@@ -38,37 +29,22 @@ def test_a_step_is_measured_and_each_column_crosses_once(controller):
         assert run["added"] > 0 and 5 <= run["columns"] == run["puts"] <= 15
         assert whole / 3 < run["put_bytes"] <= whole  # less what came from workers, which is in the store already
         assert run["got_bytes"] > 16 * 2048 * 5 * 4
-        assert run["added"] == pytest.approx(sum(run[name] for name in [*controller.SHOWN, "elsewhere"]))
+        assert run["added"] == pytest.approx(sum(run[name] for name in [*script.SHOWN, "elsewhere"]))
     assert [calls["workers"] for calls in results["calls"]] == [2, 1000]
     assert results["predicted"]["sending calls"] > 0 and "first bottleneck: " in done.stdout
 
 
-def test_the_line_is_found_and_extended(controller):
+def test_the_line_is_found_and_extended(script):
     runs = [
         {"workers": workers, "put_bytes": mb * 5e5, "got_bytes": mb * 5e5, "cpu": 0.01 + 0.002 * workers + 0.003 * mb}
         for workers in (1, 2, 4)
         for mb in (1, 10)
     ]
-    line = controller.fitted(runs, "cpu")
+    line = script.fitted(runs, "cpu")
     assert (line["a"], line["b"], line["c"]) == pytest.approx((0.01, 0.002, 0.003)) and line["largest error"] < 1e-9
     calls = {"alone: send": 0.1, "alone: wait": 0.2, "alone: cpu": 0.2}
     calls |= {"with batch: send": 1.0, "with batch: wait": 2.0, "with batch: cpu": 2.5}
-    guess = controller.predicted(line, line, calls, 10.0)
+    guess = script.predicted(line, line, calls, 10.0)
     assert guess["line of added"] == guess["line of CPU"] == pytest.approx(0.01 + 2.0 + 0.03)
     assert (guess["sending calls"], guess["waiting for answers"]) == pytest.approx((5.3, 10.6))
     assert guess["calls and columns"] == pytest.approx(5.3 + 10.6 + 0.03 + 0.01)
-
-
-@pytest.mark.parametrize(
-    "arguments, told",
-    [
-        (["--batches", "64"], "a batch is rows x tokens"),
-        (["--batches", "10x64"], "rows must be a multiple of 8"),
-        (["--workers", "0"], "all sizes must be at least 1"),
-    ],
-)
-def test_sizes_that_measure_nothing_are_refused(controller, arguments, told, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["controller.py", *arguments])
-    with pytest.raises(SystemExit):
-        controller.main()
-    assert told in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """benchmarks/step.py: its models have the sizes their names promise, and a run tells where all of its time went."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -15,24 +14,16 @@ from burnish.models.folder import stored_tensors
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "step.py"
 
 
-@pytest.fixture(scope="module")
-def step():
-    spec = importlib.util.spec_from_file_location("benchmarks_step", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def run(*arguments):
     command = [sys.executable, str(SCRIPT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1", "PATH": ""})
 
 
 @pytest.mark.parametrize("shape, millions", [("qwen2.5-0.5b", 494.0), ("qwen2.5-1.5b", 1543.7), ("qwen2.5-7b", 7615.6)])
-def test_shapes_have_the_parameters_of_the_models_they_are_named_after(step, shape, millions, tmp_path, monkeypatch):
+def test_shapes_have_the_parameters_of_the_models_they_are_named_after(script, shape, millions, tmp_path, monkeypatch):
     written = {}
-    monkeypatch.setattr(step, "write_tiny_model", lambda folder, **settings: written.update(settings))
-    step.write_model(tmp_path, shape, 4160, "cpu")
+    monkeypatch.setattr(script, "write_tiny_model", lambda folder, **settings: written.update(settings))
+    script.write_model(tmp_path, shape, 4160, "cpu")
     renamed = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "context": "max_position_embeddings"}
     config = AutoConfig.for_model("qwen2", **{renamed.get(name, name): value for name, value in written.items()})
     with torch.device("meta"):
@@ -41,19 +32,19 @@ def test_shapes_have_the_parameters_of_the_models_they_are_named_after(step, sha
     assert config.max_position_embeddings == 4160
 
 
-def test_models_are_written_in_bf16(step, tmp_path):
-    step.write_model(tmp_path, "nano", 80, "cpu")
+def test_models_are_written_in_bf16(script, tmp_path):
+    script.write_model(tmp_path, "nano", 80, "cpu")
     tensors = stored_tensors(list(tmp_path.glob("*.safetensors")))
     assert tensors and {tensor.dtype for tensor in tensors.values()} == {"BF16"}
 
 
-def test_a_table_of_two_runs_has_their_ratios(step, capsys):
+def test_a_table_of_two_runs_has_their_ratios(script, capsys):
     ours = {
         "shape": "nano", "prompts": 2, "n": 2, "tokens": 8, "device": "CPU", "phases": {"gen": 1.0, "elsewhere": 0.0},
         "step": 2.0, "peak memory": 4.0,
     }  # fmt: skip
     simple = {**ours, "phases": {"gen": 1.5, "elsewhere": 0.1}, "step": 5.0, "matrix peak": 790.0}
-    step.print_table(ours, simple)
+    script.print_table(ours, simple)
     *table, line = capsys.readouterr().out.splitlines()
     cells = {row.split(",")[0].strip(): row.split()[-1] for row in table[2:]}
     assert cells == {"gen": "1.50", "elsewhere": "0.100", "step": "2.50", "peak memory": "1.00"}
@@ -61,13 +52,13 @@ def test_a_table_of_two_runs_has_their_ratios(step, capsys):
 
 
 @pytest.mark.slow
-def test_phases_and_what_they_leave_make_up_the_step(step):
+def test_phases_and_what_they_leave_make_up_the_step(script):
     done = run("--kl", "--prompts", "2", "--n", "2", "--tokens", "8", "--steps", "2", "--lora", "2", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout.splitlines()[-1])
     phases = results["phases"]
     assert {"gen", "engine", "reward", "ref", "adv", "describe", "update_actor", "elsewhere"} <= phases.keys()
-    outer = [seconds for name, seconds in phases.items() if name not in step.INSIDE]
+    outer = [seconds for name, seconds in phases.items() if name not in script.INSIDE]
     assert sum(outer) == pytest.approx(results["step"]) and min(outer) >= 0
     assert results["command to first step"] > results["first step"] > 0
     assert results["update"] > 0 and results["peak memory"] > 0
@@ -87,14 +78,3 @@ def test_the_quickstart_next_to_the_simple_way():
     [row] = [row for row in done.stdout.splitlines() if row.strip().startswith("update_actor")]
     ours, simple = (both[name]["phases"]["update_actor"] for name in ("ours", "simple"))
     assert float(row.split()[-1]) == pytest.approx(simple / ours, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    "arguments, told",
-    [(["--steps", "1"], "--steps 2: the first step is not counted"), (["--shape", "huge"], "invalid choice: 'huge'")],
-)
-def test_what_cannot_be_measured_is_reported_before_anything_is_made(step, arguments, told, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["step.py", *arguments])
-    with pytest.raises(SystemExit):
-        step.main()
-    assert told in capsys.readouterr().err

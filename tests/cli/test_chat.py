@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from burnish.cli import chat as command
 from burnish.cli.main import main
 from burnish.serving import terminal
 from burnish.serving.loading import ModelOptions, load
@@ -67,14 +66,6 @@ def saved(file):
     return [json.loads(line)["messages"] for line in file.read_text().splitlines()]
 
 
-def test_help_shows_an_example_that_parses(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["chat", "--help"])
-    assert left.value.code == 0
-    assert 'burnish chat outputs/quickstart --system "Be brief."' in capsys.readouterr().out
-    assert command.parser().parse_args(["outputs/quickstart", "--system", "Be brief."]).temperature == 0.7
-
-
 @pytest.mark.parametrize(("lines", "code"), [(["1+1=?"], 0), (["/exit"], 0), (["/nothing"], 2)])
 def test_the_engine_is_closed_at_the_end_whatever_it_is(say, nano, monkeypatch, lines, code):
     closed = []
@@ -97,9 +88,10 @@ def test_each_line_of_a_pipe_is_a_turn_and_only_answers_are_printed(say, tmp_pat
     assert [m["role"] for m in messages] == ["user", "assistant", "user", "assistant"]
     assert [m["content"] for m in messages][::2] == [QUESTION, "12+34=?"]
     assert out == "".join(f"{m['content']}\n" for m in messages[1::2]) and "answer: " in out
-
-
-def test_the_seed_decides_the_answers(say):
+    say(QUESTION, f"/save {tmp_path / 'a.jsonl'}", flags=["--system", "Be brief."])
+    assert saved(tmp_path / "a.jsonl")[0][0] == {"role": "system", "content": "Be brief."}
+    code, out, err = say("/help", "/exit", QUESTION)
+    assert (code, out) == (0, "") and "/save    FILE" in err
     first, again, other = (say(QUESTION, QUESTION, flags=["--seed", seed])[1] for seed in ("1", "1", "2"))
     assert first == again != other
     greedy = ["--temperature", "0"]
@@ -127,16 +119,6 @@ def test_earlier_turns_are_part_of_the_prompt(say, nano, monkeypatch):
     ]
 
 
-def test_system_message_of_the_command_line(say, tmp_path):
-    say(QUESTION, f"/save {tmp_path / 'a.jsonl'}", flags=["--system", "Be brief."])
-    assert saved(tmp_path / "a.jsonl")[0][0] == {"role": "system", "content": "Be brief."}
-
-
-def test_exit_ends_and_help_goes_to_stderr(say):
-    code, out, err = say("/help", "/exit", QUESTION)
-    assert (code, out) == (0, "") and "/save    FILE" in err
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -153,21 +135,11 @@ def test_an_error_ends_piped_input_but_not_an_interactive_chat(say, at_the_termi
     assert code == 0 and message in err and "answer: " in out
 
 
-def test_a_history_that_no_longer_fits_is_kept_until_it_is_reset(at_the_terminal, tmp_path):
-    file, long = tmp_path / "a.jsonl", "1+" * 500
-    code, _, err = at_the_terminal(long, "12+34=?" * 3, f"/save {file}", "/reset", QUESTION, f"/save {file}")
-    assert code == 0 and "so the question was not asked" in err
-    first, second = saved(file)
-    assert first[0]["content"] == long and len(first) == 2
-    assert second[0]["content"] == QUESTION
-
-
-def test_an_answer_that_is_cut_off_says_why(say):
+def test_an_answer_that_is_cut_off_says_why_and_a_temperature_may_be_too_low(say, at_the_terminal):
     assert "cut off: --max-tokens" in say(QUESTION, flags=["--max-tokens", "3"])[2]
     assert "cut off: the context of 1024 tokens is full; /reset" in say("1+" * 510)[2]
-
-
-def test_a_file_that_cannot_be_written(at_the_terminal):
+    code, out, err = say(QUESTION, flags=["--temperature", "1e-40"])
+    assert (code, out) == (2, "") and "temperature=1e-40: it must be 0 (greedy), or at least 0.001" in err
     _, _, err = at_the_terminal(QUESTION, "/save /proc/nowhere/a.jsonl")
     assert "cannot be written" in err
 
@@ -214,10 +186,16 @@ def test_ctrl_c_ends_a_pipe(say, monkeypatch):
     assert code == 130 and out.count("\n") <= 2 and "stopped" in err
 
 
-def test_ctrl_c_and_ctrl_d_at_the_prompt(at_the_terminal):
+def test_ctrl_c_at_the_prompt_and_a_history_that_no_longer_fits(at_the_terminal, tmp_path):
     code, _, err = at_the_terminal(KeyboardInterrupt)
     assert code == 0 and "Ctrl-D or /exit leaves" in err
     assert "nano on cpu in float32, context 1024 tokens. /help lists commands" in err
+    file, long = tmp_path / "a.jsonl", "1+" * 500
+    code, _, err = at_the_terminal(long, "12+34=?" * 3, f"/save {file}", "/reset", QUESTION, f"/save {file}")
+    assert code == 0 and "so the question was not asked" in err
+    first, second = saved(file)
+    assert first[0]["content"] == long and len(first) == 2
+    assert second[0]["content"] == QUESTION
 
 
 def test_input_that_is_not_utf8(nano, monkeypatch, capsys):
@@ -263,11 +241,6 @@ def test_a_terminal_that_cannot_write_every_character(nano, say, monkeypatch):
     monkeypatch.setattr(terminal.TextStream, "push", lambda self, token: "é")
     assert say(QUESTION, flags=["--max-tokens", "2"])[0] == 0
     assert written.getvalue().startswith(b"\\xe9\\xe9")
-
-
-def test_a_temperature_that_no_logits_survive(say):
-    code, out, err = say(QUESTION, flags=["--temperature", "1e-40"])
-    assert (code, out) == (2, "") and "temperature=1e-40: it must be 0 (greedy), or at least 0.001" in err
 
 
 def test_lines_and_commands():

@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import huggingface_hub
@@ -66,7 +64,7 @@ def test_a_folder_becomes_two_files_and_the_next_command_is_said(capsys):
     assert dataset[9]["reward_model"]["ground_truth"] == "40" and dataset[9]["index"] == 9
 
 
-def test_one_file_of_which_a_part_is_kept_apart(capsys):
+def test_one_file_of_which_a_part_is_kept_apart_and_one_split_alone(capsys):
     answers = [{"problem": f"p{i}", "answer": str(i), "difficulty": 1.0} for i in range(20)]
     write_jsonl(Path("math.jsonl"), [*answers, {"problem": "p", "answer": None, "difficulty": 1.0}])
     assert make("math", "--train", "math.jsonl", "--test-size", "5", "--out", "data/math") == 0
@@ -76,12 +74,10 @@ def test_one_file_of_which_a_part_is_kept_apart(capsys):
     train, test = (read_rows(f"data/math/{split}.parquet") for split in ("train", "test"))
     asked = [{row["extra_info"]["question"] for row in rows} for rows in (train, test)]
     assert len(asked[0] | asked[1]) == 20 and not asked[0] & asked[1]
-
-
-def test_one_split_alone(capsys):
     assert make("gsm8k", "--test", "gsm8k/test.json", "--out", "my data") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "next: burnish data check 'my data/test.parquet'"
-    assert os.listdir("my data") == ["test.parquet"]
+    assert make("multiply", "--train-size", "0", "--test-size", "3", "--out", "a") == 0
+    assert os.listdir("my data") == os.listdir("a") == ["test.parquet"]
 
 
 def test_generated_rows_follow_from_the_seed(capsys):
@@ -91,11 +87,6 @@ def test_generated_rows_follow_from_the_seed(capsys):
     assert "a/train.parquet: 40 rows" in capsys.readouterr().out
     a, b, c = (read_rows(f"{out}/train.parquet") for out in "abc")
     assert a == b != c and {row["extra_info"]["difficulty"] for row in a} == {3}
-
-
-def test_a_split_of_no_rows_is_not_made():
-    assert make("multiply", "--train-size", "0", "--test-size", "3", "--out", "a") == 0
-    assert os.listdir("a") == ["test.parquet"]
 
 
 def test_the_hub_is_asked_where_no_files_are_given(monkeypatch, place):
@@ -111,13 +102,16 @@ def test_the_hub_is_asked_where_no_files_are_given(monkeypatch, place):
     assert row["agent_name"] == "tool_agent" and row["interaction_kwargs"]["ground_truth"] == "11"
 
 
-def test_without_network_the_error_says_how_to_give_files(capsys):
+def test_without_network_or_permission_the_error_says_what_to_do(capsys, monkeypatch):
     message = refused(capsys, "mbpp", "--out", "a")
     assert message.startswith("google-research-datasets/mbpp could not be fetched from the hub (")
     assert message.endswith("give local files with --source FOLDER, or --train FILE and --test FILE")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    said = refused(capsys, "gsm8k", "--source", "gsm8k", "--out", "a/b")
+    assert said == f"--out a/b: no permission to write in {Path.cwd()}; choose another folder"
 
 
-def test_the_scorer_can_be_named_and_columns_renamed():
+def test_scorers_renamed_columns_and_preference_rows():
     write_jsonl(Path("a.jsonl"), [{"task": "p", "answer": "1"}])
     assert (
         make("math", "--train", "a.jsonl", "--rename", "task=problem", "--data-source", "lighteval/MATH", "--out", "o")
@@ -125,13 +119,10 @@ def test_the_scorer_can_be_named_and_columns_renamed():
     )
     (row,) = read_rows("o/train.parquet")
     assert row["data_source"] == "lighteval/MATH" and row["extra_info"]["question"] == "p"
-
-
-def test_preference_rows():
     pair = {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello.", "rejected": "\n\nHuman: Hi\n\nAssistant: No."}
     write_jsonl(Path("a.jsonl"), [pair, pair | {"rejected": pair["chosen"]}])
-    assert make("preference", "--train", "a.jsonl", "--out", "o") == 0
-    assert read_rows("o/train.parquet") == [
+    assert make("preference", "--train", "a.jsonl", "--out", "p") == 0
+    assert read_rows("p/train.parquet") == [
         {
             "data_source": "Anthropic/hh-rlhf",
             "prompt": [{"role": "user", "content": "Hi"}],
@@ -202,19 +193,20 @@ def test_what_is_wrong_with_a_file_is_one_line(capsys):
     assert not Path("a").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_reported_before_any_work(capsys, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    said = refused(capsys, "gsm8k", "--source", "gsm8k", "--out", "a/b")
-    assert said == f"--out a/b: no permission to write in {Path.cwd()}; choose another folder"
-
-
-def test_help_lists_every_task(capsys):
+def test_help_lists_every_task_what_it_reads_and_what_is_its_own(capsys):
     assert make("--help") == 0
     text = capsys.readouterr().out
     assert all(f"  {name} " in text and listed in text for name, listed in TASKS.items())
     assert "burnish data make gsm8k --source ~/downloads/gsm8k --out data/gsm8k" in text
     assert make() == 0
     assert capsys.readouterr().out == text
+    for task, own in (
+        ("search_qa", "golden_answers|answers|answer  the right answer, or a list"),
+        ("geo3k", "--text-only"),
+    ):
+        with pytest.raises(SystemExit):
+            make(task, "--help")
+        assert own in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -229,42 +221,15 @@ def test_the_help_of_a_task_has_an_example_that_can_be_typed(name, capsys):
     data_make.parse(name, example[4:])
 
 
-def test_the_help_of_a_task_says_what_it_reads_and_what_is_its_own(capsys):
-    with pytest.raises(SystemExit):
-        make("search_qa", "--help")
-    assert "golden_answers|answers|answer  the right answer, or a list of them" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        make("geo3k", "--help")
-    assert "--text-only" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("words", [["--help"], ["make", "--help"], ["make", "gsm8k", "--help"], ["make", "gsm8k"]])
-def test_help_and_refusals_come_without_torch(words):
-    program = (
-        "import atexit, sys\n"
-        "from burnish.cli.main import main\n"
-        "atexit.register(lambda: print(sorted({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules))))\n"
-        "main(['data', *sys.argv[1:]])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
-def test_data_lists_its_three_commands_with_examples(capsys):
+def test_data_lists_its_three_commands_with_examples_and_names_the_nearest(capsys):
     assert main(["data", "--help"]) == 0
     text = capsys.readouterr().out
     for name in ("make", "check", "show"):
         assert f"  {name} " in text and f"  burnish data {name} " in text
     assert main(["data"]) == 0
     assert capsys.readouterr().out == text
-
-
-def test_an_unknown_command_of_data(capsys):
     assert main(["data", "mke"]) == 2
     assert "unknown command: burnish data mke. Did you mean `burnish data make`?" in capsys.readouterr().err
-
-
-def test_a_traceback_is_shown_on_request(capsys):
     assert main(["data", "make", "gsm8", "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 

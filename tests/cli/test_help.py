@@ -3,63 +3,49 @@
 import pytest
 
 from burnish.algorithms import advantages, losses
+from burnish.algorithms.needs import needs_of
 from burnish.cli.main import main
 from burnish.config.finalise import finalise, finalise_rm, finalise_sft
 from burnish.config.key import keys_of
 from burnish.config.load import load_ppo, load_rm, load_sft
 from burnish.config.ppo import PPOConfig
-from burnish.config.rm import RMConfig
-from burnish.config.sft import SFTConfig
+from burnish.config.supervised import RMConfig, SFTConfig
 from burnish.entry.keys import KEY_COMMANDS
 
 
 @pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig), ("rm", RMConfig)])
-def test_every_key_is_listed_with_its_meaning(command, root, capsys):
+def test_every_key_is_listed_with_its_meaning_and_those_not_available_yet_on_request(command, root, capsys):
     assert main([command, "--help", "all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    for name, known in keys_of(root).items():
+    known = keys_of(root)
+    for name, key in known.items():
         assert f" {name} [" in text, name
-        assert " ".join(known.about.doc.split()) in text, name
+        assert " ".join(key.about.doc.split()) in text, name
     assert "not shown" not in text
-
-
-@pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig), ("rm", RMConfig)])
-def test_keys_that_are_not_available_yet_are_counted_not_listed(command, root, capsys):
     main([command, "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    known = keys_of(root)
     later = {name for name, key in known.items() if isinstance(key.about.later, str) and not key.about.now}
     assert later and {name for name in known if f" {name} [" not in text} == later
     assert f"not shown: {len(later)} not available yet; `burnish {command} --help all` shows all" in text
 
 
-def test_a_part_leaves_them_out_too_and_says_how_to_see_them(capsys):
-    main(["ppo", "--help", "model"])
-    text = capsys.readouterr().out
-    count = int(text.partition("not shown: ")[2].split()[0])
-    main(["ppo", "--help", "model", "all"])
-    everything = capsys.readouterr().out
-    assert "`burnish ppo --help model all` shows all" in text
-    assert count > 0 and everything.count(" [") == text.count(" [") + count
-
-
-@pytest.mark.parametrize("command", ["ppo", "sft", "rm"])
-def test_an_example_that_works_comes_first(command, capsys):
+@pytest.mark.parametrize(
+    ("command", "load", "finish"),
+    [
+        ("ppo", load_ppo, lambda config, explicit: finalise(config, explicit, needs_of(config))),
+        ("sft", load_sft, finalise_sft),
+        ("rm", load_rm, finalise_rm),
+    ],
+)
+def test_an_example_that_works_comes_first(command, load, finish, capsys):
     main([command, "--help"])
     text = capsys.readouterr().out
     shown = text.partition("example:")[2].partition("usage:")[0]
     assert text.index("example:") < text.index("usage:")
     words = shown.replace("\\\n", " ").split()
     assert words == ["burnish", command, *KEY_COMMANDS[command].example]
-    if command == "ppo":
-        ppo = load_ppo(words[2:])
-        finalise(ppo.config, ppo.explicit, advantages.needs_of(ppo.config.algorithm.adv_estimator))
-    elif command == "sft":
-        sft = load_sft(words[2:])
-        finalise_sft(sft.config, sft.explicit)
-    else:
-        rm = load_rm(words[2:])
-        finalise_rm(rm.config, rm.explicit)
+    loaded = load(words[2:])
+    finish(loaded.config, loaded.explicit)
 
 
 @pytest.mark.parametrize("command", KEY_COMMANDS)
@@ -82,15 +68,16 @@ def test_keys_that_name_an_algorithm_list_those_there_are(table, capsys):
     assert f"{table.key} [" in text and "built in: " + ", ".join(table.entries) in text
 
 
-def test_defaults_are_shown_as_they_are_typed(capsys):
+def test_defaults_are_shown_as_they_are_typed_and_unavailable_keys_are_marked(capsys):
     main(["ppo", "--help"])
     text = capsys.readouterr().out
-    assert "data.max_prompt_length [512]" in text
-    assert "data.shuffle [true]" in text
-    assert "data.val_files [null]" in text
+    for shown in ("data.max_prompt_length [512]", "data.shuffle [true]", "data.val_files [null]"):
+        assert shown in text
+    main(["ppo", "--help", "trainer.profile_steps"])
+    assert "not available yet" in capsys.readouterr().out
 
 
-def test_a_word_selects_a_part(capsys):
+def test_a_word_selects_a_part_without_the_keys_that_are_not_available(capsys):
     main(["ppo", "--help", "optim.lr"])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "optim.lr [" in line]
     assert listed == ["actor_rollout_ref.actor.optim.lr", "critic.optim.lr", "process_reward.optim.lr"]
@@ -99,20 +86,20 @@ def test_a_word_selects_a_part(capsys):
     assert "actor_rollout_ref.rollout.temperature [" in text and "actor_rollout_ref.actor.clip_ratio [" not in text
     main(["ppo", "clip_rat", "--help"])
     assert "actor_rollout_ref.actor.clip_ratio_high [" in capsys.readouterr().out
+    main(["ppo", "--help", "model"])
+    text = capsys.readouterr().out
+    count = int(text.partition("not shown: ")[2].split()[0])
+    main(["ppo", "--help", "model", "all"])
+    everything = capsys.readouterr().out
+    assert "`burnish ppo --help model all` shows all" in text
+    assert count > 0 and everything.count(" [") == text.count(" [") + count
 
 
-def test_a_word_that_fits_nothing_gets_a_hint(capsys):
-    assert main(["ppo", "--help", "temprature"]) == 2
-    assert "no key with temprature in its name. Did you mean temperature?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("word", ["nosuch", "xyzzy", "help"])
-def test_a_word_that_is_near_nothing_gets_no_wild_guess(word, capsys):
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("temprature", "Did you mean temperature?")]
+    + [(word, "Without a word, --help lists the keys") for word in ("nosuch", "xyzzy", "help")],
+)
+def test_a_word_that_fits_nothing_gets_a_hint_but_no_wild_guess(word, hint, capsys):
     assert main(["ppo", "--help", word]) == 2
-    error = capsys.readouterr().err
-    assert f"no key with {word} in its name. Without a word, --help lists the keys" in error
-
-
-def test_unavailable_keys_are_marked_in_help(capsys):
-    main(["ppo", "--help", "trainer.profile_steps"])
-    assert "not available yet" in capsys.readouterr().out
+    assert f"no key with {word} in its name. {hint}" in capsys.readouterr().err

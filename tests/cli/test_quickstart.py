@@ -1,13 +1,22 @@
-"""`burnish quickstart`: it runs, the command it prints can be pasted, and its help shows the defaults."""
+"""`burnish quickstart`: its tasks run and learn, the command it prints can be pasted, and the retrieval server lives as
+long as it is needed."""
 
+import os
+import re
 import shlex
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from burnish.cli import quickstart
+from burnish.cli import quickstart, quickstart_agents
 from burnish.cli.main import main
-from burnish.cli.quickstart import as_typed, job
+from burnish.cli.quickstart import as_typed, find_lesson, job, learn, parser
+from burnish.cli.quickstart_agents import CALCULATOR, SEARCH, calculator_job, end, search_job, serving, wait_for
+from burnish.data.tasks import facts
+from burnish.errors import BurnishError
 
 
 @pytest.mark.parametrize("folder", ["out", "my runs/it's"])
@@ -29,13 +38,121 @@ def test_a_run_leaves_what_it_says(tmp_path, monkeypatch, capsys):
     assert (folder / "reward.png").exists() and (folder / "global_step_1" / "config.json").exists()
 
 
-def test_the_introduction_fits_a_terminal():
-    assert max(map(len, quickstart.INTRODUCTION.splitlines())) <= 80
-
-
 def test_help_shows_the_defaults(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["quickstart", "--help"])
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "training steps [60]" in text and "run folder [outputs/quickstart;" in text
+
+
+SERVER = re.compile(r"retrieval server: process (\d+) at (http://\S+/retrieve)")
+UNMASKED = "actor_rollout_ref.actor.state_masking=false"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_search_run_leaves_what_it_says_and_no_server(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(quickstart, "HELD_OUT", 8)
+    folder = tmp_path / "my run"
+    assert main(["quickstart", "--task", "search", "--steps", "2", "--output", str(folder)]) == 0
+    text = capsys.readouterr().out
+    pid, url = SERVER.search(text).groups()
+    assert not is_running(int(pid))
+    assert as_typed([*search_job(1, folder, 2), f"retriever.url={url}"]) in text
+    assert re.search(r"answers with a valid search: [01]\.\d\d before, [01]\.\d\d after", text)
+    assert "Exact-match accuracy on 8 held-out questions" in text and "Who is the" in text
+    assert (folder / "reward.png").exists() and (folder / "global_step_2" / "config.json").exists()
+
+
+def test_a_calculator_run_leaves_what_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(quickstart, "HELD_OUT", 8)
+    assert main(["quickstart", "--task", "calculator", "--steps", "2", "--output", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert as_typed(calculator_job(1, tmp_path, 2)) in text and "What is " in text
+    assert re.search(r"answers with a valid call: [01]\.\d\d before, [01]\.\d\d after", text)
+    assert (tmp_path / "reward.png").exists() and (tmp_path / "global_step_2" / "config.json").exists()
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, BurnishError])
+def test_the_server_ends_whatever_happens(tmp_path, capsys, failure):
+    facts.write_corpus(1, quickstart_agents.corpus(tmp_path))
+    with pytest.raises(failure), serving(tmp_path) as keys:
+        pid, url = SERVER.search(capsys.readouterr().out).groups()
+        assert keys == [f"retriever.url={url}"] and is_running(int(pid))
+        raise failure
+    assert not is_running(int(pid))
+
+
+def test_a_server_that_does_not_come_up_or_end_is_reported_and_made_to_end(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    log.write_text("burnish: error: no such index")
+    ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+    ended.wait()
+    with pytest.raises(BurnishError, match="server ended with 2; its output: burnish: error: no such index"):
+        wait_for(ended, log)
+    silent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        with pytest.raises(BurnishError, match="the retrieval server did not answer within 0 s"):
+            wait_for(silent, log, seconds=0.2)
+    finally:
+        end(silent)
+    corpus = quickstart_agents.corpus(tmp_path)
+    corpus.parent.mkdir()
+    corpus.write_text("not JSON\n")
+    with pytest.raises(BurnishError, match=r"burnish retriever index failed: .*corpus\.jsonl"), serving(tmp_path):
+        pytest.fail("there is no index to serve")
+    monkeypatch.setattr(quickstart_agents, "STOP_S", 0.2)
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    deaf = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    deaf.stdout.readline()
+    end(deaf)
+    assert deaf.poll() is not None
+
+
+@pytest.mark.parametrize("task", quickstart.TASKS)
+def test_every_task_introduces_itself_and_can_be_pasted(task, tmp_path):
+    lesson = find_lesson(task)
+    assert max(map(len, lesson.introduction.splitlines())) <= 80
+    keys = lesson.job(1, tmp_path, 60)
+    assert shlex.split(as_typed(keys).replace("\\\n", "")) == ["burnish", "ppo", *keys]
+
+
+def test_the_shares_tell_a_search_and_a_call_from_what_is_none():
+    (searched,), (called,) = (lesson.shares for lesson in (SEARCH, CALCULATOR))
+    found = '<search> rival of Arba </search>\n\n<information>Doc 1(Title: "Arba") …</information>\n\n<answer> …'
+    assert searched.holds(found) and not searched.holds("<answer> Selnor </answer>")
+    assert not searched.holds("<search> rival of Arba </answer>\nMy previous action is invalid. …")
+    result = (
+        "<tool_call>…</tool_call><|end|>\n<|start|>tool\n{}<|end|>\n<|start|>assistant\n<answer> 6 </answer><|end|>"
+    )
+    assert called.holds(result.format("354752")) and not called.holds(result.format("Error: that is no JSON"))
+    assert not called.holds("<answer> 354752 </answer><|end|>")
+
+
+def result_of(lesson, folder, *further):
+    """What a whole run comes to, with further keys."""
+    with_more = replace(lesson, job=lambda *arguments: [*lesson.job(*arguments), *further])
+    return learn(1, folder, with_more, parser().parse_args([]))
+
+
+@pytest.mark.long
+def test_search_is_learnt_and_only_because_what_was_found_is_masked(tmp_path, capsys):
+    masked, unmasked = result_of(SEARCH, tmp_path / "masked"), result_of(SEARCH, tmp_path / "unmasked", UNMASKED)
+    assert masked.before == unmasked.before <= 0.3 and masked.after >= 0.8
+    assert unmasked.after < masked.after - 0.3
+    shares = re.findall(r"valid search: ([\d.]+) before, ([\d.]+) after", capsys.readouterr().out)
+    before, after = map(float, shares[0])
+    assert before <= 0.4 and after >= 0.9
+
+
+@pytest.mark.long
+def test_the_calculator_is_learnt(tmp_path):
+    result = result_of(CALCULATOR, tmp_path)
+    assert result.before <= 0.3 and result.after >= 0.8

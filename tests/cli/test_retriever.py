@@ -1,16 +1,21 @@
-"""`burnish retriever`: the group, its help, and an index built and asked from the command line."""
+"""`burnish retriever`: an index built and asked from the command line, and a server's whole life until a signal."""
 
 import json
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
-from burnish.cli import retriever_index, retriever_query
+from burnish.cli import retriever
 from burnish.cli.main import RETRIEVER, main
+from burnish.search import serve_command as command
+from burnish.search import server
 from tests.search.small import PASSAGES, write_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -27,36 +32,11 @@ def test_the_group_lists_its_commands_and_every_example_parses(capsys):
     for name in RETRIEVER.parts:
         assert f"  {name} " in text and f"burnish retriever {name} --" in text
     examples = [shlex.split(line) for line in RETRIEVER.examples]
-    assert retriever_index.parser().parse_args(examples[0][3:]).output == "wiki-index"
-    assert retriever_query.parser().parse_args(examples[1][3:]).query == ["who wrote hamlet"]
+    assert retriever.index_parser().parse_args(examples[0][3:]).output == "wiki-index"
+    assert retriever.query_parser().parse_args(examples[1][3:]).query == ["who wrote hamlet"]
 
 
-@pytest.mark.parametrize("command", [retriever_index, retriever_query])
-def test_help_shows_an_example_that_parses(command, capsys):
-    name = command.__name__.rpartition("_")[2]
-    with pytest.raises(SystemExit) as left:
-        main(["retriever", name, "--help"])
-    assert left.value.code == 0
-    example = shlex.split(capsys.readouterr().out.partition("example:\n")[2])
-    assert example[:3] == ["burnish", "retriever", name]
-    command.parser().parse_args(example[3:])
-
-
-def test_help_and_mistakes_come_without_heavy_packages():
-    program = (
-        "import sys\n"
-        "from burnish.cli.main import main\n"
-        "assert main(['retriever', '--help']) == 0 and main(['retriever', 'index']) == 2\n"
-        "assert main(['retriever', 'query', '--index', 'nowhere', 'x']) == 2\n"
-        "heavy = {'torch', 'transformers', 'faiss', 'fastapi'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "nowhere: no such index folder" in done.stderr
-
-
-def test_an_index_is_built_and_asked(corpus, tmp_path, capsys):
+def test_an_index_is_built_and_asked_and_passages_cannot_drive_the_terminal(corpus, tmp_path, capsys):
     index = str(tmp_path / "index")
     assert main(["retriever", "index", "--corpus", corpus, "--output", index]) == 0
     told = capsys.readouterr()
@@ -74,40 +54,74 @@ def test_an_index_is_built_and_asked(corpus, tmp_path, capsys):
     assert first["query"] == "tragedies of Shakespeare" and second == {"query": "xyzzy", "hits": []}
     assert [hit["document"] for hit in first["hits"]] == [{"id": i, "contents": c} for i, c in PASSAGES[:2]]
     assert first["hits"][0]["score"] >= first["hits"][1]["score"] > 0
-
-
-def test_passages_cannot_drive_the_terminal(tmp_path, capsys):
-    corpus = write_corpus(tmp_path / "corpus.jsonl", [("\x1b[2J", '"Title\x1b]0;x\x07"\nword \x1b[31mred')])
-    index = str(tmp_path / "index")
+    corpus = write_corpus(tmp_path / "hostile.jsonl", [("\x1b[2J", '"Title\x1b]0;x\x07"\nword \x1b[31mred')])
+    index = str(tmp_path / "hostile")
     assert main(["retriever", "index", "--corpus", str(corpus), "--output", index]) == 0
     assert main(["retriever", "query", "--index", index, "word"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and "\\x1b[31mred" in out
 
 
+SERVE = ["retriever", "serve"]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("retriever")
+    lines = [
+        {"id": "0", "contents": '"Faust"\nA play by Goethe.'},
+        {"id": "1", "contents": '"Moby Dick"\nA novel about a whale.'},
+    ]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert (
+        main(["retriever", "index", "--corpus", str(folder / "corpus.jsonl"), "--output", str(folder / "index")]) == 0
+    )
+    return folder / "index"
+
+
+def test_the_defaults_are_those_of_the_server_and_all_flags_reach_it(monkeypatch, tmp_path):
+    flags, options = command.parser().parse_args(["--index", "x"]), server.RetrieverServeOptions(Path("x"))
+    assert flags.cache == options.cached_documents
+    for name in ("host", "port", "topk", "mode", "rerank", "device", "corpus"):
+        assert getattr(flags, name) == getattr(options, name)
+    seen = []
+    monkeypatch.setattr(server, "serve", lambda options: seen.append(options) or 0)
+    flags = "--host ::1 --port 1 --topk 2 --mode bm25 --rerank R --device cuda --corpus C --cache 3".split()
+    assert main([*SERVE, "--index", "I", *flags]) == 0
+    assert seen == [server.RetrieverServeOptions(Path("I"), "::1", 1, 2, "bm25", "R", "cuda", Path("C"), 3)]
+
+
+def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatch, tmp_path):
+    assert main([*SERVE, "--index", str(tmp_path / "none"), "--port", "0"]) == 2
+    assert "none: no such index folder" in capsys.readouterr().err
+    monkeypatch.setattr(server, "open_index", lambda *_, **__: pytest.fail("the index was opened"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main([*SERVE, "--index", "x", "--port", str(taken.getsockname()[1])]) == 2
+    assert "Address already in use" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("program", "number", "code"),
     [
-        (["idnex"], "unknown command: burnish retriever idnex. Did you mean `burnish retriever index`?"),
-        (["index", "--output", "x"], "the following arguments are required: --corpus"),
-        (["index", "--corpus", "no.jsonl", "--output", "x"], "cannot read the corpus no.jsonl: No such file"),
-        (["index", "--corpus", "CORPUS", "--output", "x", "--kind", "dense"], "--kind dense needs --encoder FOLDER"),
-        (["index", "--corpus", "CORPUS", "--output", "x", "--pooling", "cls"], "--encoder and its flags go with"),
-        (["index", "--corpus", "CORPUS", "--output", "x", "--faiss", "flat"], "--faiss goes with --kind dense"),
-        (["index", "--corpus", "CORPUS", "--output", "x", "--device", "cpu"], "--device goes with --kind dense"),
-        (["index", "--corpus", "CORPUS", "--output", "x", "--encoder", "no"], "--encoder no: no config.json in it"),
-        (["query", "--index", "x"], "the following arguments are required: QUERY"),
-        (["query", "--index", "x", "q", "--topk", "0"], "argument --topk: 0 is not 1 or more"),
+        (["burnish.search.server"], signal.SIGTERM, 0),
+        (["burnish.cli.main", *SERVE], signal.SIGINT, 130),
     ],
 )
-def test_mistakes_are_reported(words, message, corpus, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["retriever", *(corpus if word == "CORPUS" else word for word in words)]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_corpus_line_that_is_not_json_is_named(tmp_path, capsys):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text('{"id": "0", "contents": "fine"}\noops\n')
-    assert main(["retriever", "index", "--corpus", str(path), "--output", str(tmp_path / "index")]) == 2
-    assert f"{path}, line 2: not JSON" in capsys.readouterr().err
+def test_from_start_to_a_signal(index, program, number, code):
+    words = [sys.executable, "-m", *program, "--index", str(index), "--port", "0", "--host", "0.0.0.0"]
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        assert line.startswith("serving 2 documents (bm25): http://127.0.0.1:") and line.endswith("/retrieve"), line
+        url = line.rpartition(" ")[2]
+        found = httpx.post(url, json={"queries": ["whale", "goethe"]}, timeout=60).json()["result"]
+        assert [[document["id"] for document in documents] for documents in found] == [["1"], ["0"]]
+        assert len(httpx.get(url.replace("/retrieve", "/health"), timeout=60).json()["checksum"]) == 64
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out) == (code, "")
+    assert "--host 0.0.0.0: any machine that reaches this one may search the index" in err and "Traceback" not in err

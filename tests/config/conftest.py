@@ -7,7 +7,8 @@ import pytest
 
 from burnish.config import Loaded, Needs, PPOConfig, finalise, load_ppo
 from burnish.config.aliases import ALIASES
-from burnish.config.build import Built, build
+from burnish.config.build import build
+from burnish.errors import ConfigError
 
 REQUIRED = {"data.train_files": "train.parquet", "actor_rollout_ref.model.path": "some/model"}
 
@@ -23,13 +24,19 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def refused(match: str, call: Callable[..., Any], *args: Any, **more: Any) -> None:
+    """`call(*args)` is a ConfigError with these words."""
+    with pytest.raises(ConfigError, match=match):
+        call(*args, **more)
+
+
 @pytest.fixture
 def load() -> Callable[..., Loaded[PPOConfig]]:
     return lambda *argv: load_ppo(list(argv))
 
 
 @pytest.fixture
-def make() -> Callable[..., Built[PPOConfig]]:
+def make() -> Callable[..., Loaded[PPOConfig]]:
     """Build from dotted keys, as if a recipe had set them."""
     return lambda keys=None, typed=(): build(nested(keys or {}), PPOConfig, ALIASES, frozenset(typed))
 

@@ -3,21 +3,28 @@
 import pytest
 
 from burnish.config import PPOConfig
-from burnish.config.aliases import ALIASES, SFT_ALIASES
-from burnish.config.key import keys_of
+from burnish.config.aliases import ALIASES, SFT_ALIASES, why_unsupported
+from burnish.config.key import keys_of, read
 from burnish.config.nearest import nearest
-from burnish.config.sft import SFTConfig
-from burnish.config.unsupported import why_unsupported
+from burnish.config.supervised import SFTConfig
 from burnish.errors import ConfigError, NotAvailable
+from tests.config.conftest import refused
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 
 
-def test_only_what_was_set_is_explicit(make):
+def test_what_is_explicit_and_both_spellings_must_agree_within_one_source(make):
     built = make({"data.train_files": "a.parquet", "critic.optim.lr": 1e-4})
     assert built.explicit == {"data.train_files", "critic.optim.lr"}
     assert built.config.critic.optim.lr == 1e-4
     assert built.config.actor_rollout_ref.actor.optim.lr == 1e-6
+    built = make({"algorithm.kl_penalty": "k3"})
+    assert built.config.algorithm.kl_penalty == "k3" and built.notices == []
+    keys = {f"{ROLLOUT}.n": 8, "algorithm.group_size": 4}
+    refused(r"group_size=4 are two spellings of .*rollout\.n with different values", make, keys)
+    assert make(keys | {f"{ROLLOUT}.n": 4}).config.actor_rollout_ref.rollout.n == 4
+    assert make(keys, typed=["algorithm.group_size"]).config.actor_rollout_ref.rollout.n == 4
+    assert make(keys, typed=[f"{ROLLOUT}.n"]).config.actor_rollout_ref.rollout.n == 8
 
 
 @pytest.mark.parametrize(
@@ -26,7 +33,13 @@ def test_only_what_was_set_is_explicit(make):
         ("algorithm.group_size", 8, "rollout.n", 8),
         ("algorithm.kl_penalty", 0.01, "algorithm.kl_ctrl.kl_coef", 0.01),
         (f"{ROLLOUT}.agent_loop", "tool_agent_loop", "rollout.agent.default_agent_loop", "tool_agent"),
+        (f"{ROLLOUT}.agent_loop", "search_agent_loop", "rollout.agent.default_agent_loop", "search_agent"),
         (f"{ROLLOUT}.agent_loop", "my_loop", "rollout.agent.default_agent_loop", "my_loop"),
+        (f"{ROLLOUT}.multi_turn.max_turns", 4, "multi_turn.max_assistant_turns", 4),
+        ("tool_config_path", "tools.yaml", "multi_turn.tool_config_path", "tools.yaml"),
+        ("tool_config.max_tool_calls", 7, "multi_turn.max_tool_calls", 7),
+        ("tool_config.timeout", 12, "multi_turn.tool_timeout", 12.0),
+        ("sampling_params.timeout", 5, "rollout.timeout", 5.0),
         ("trainer.run_name", "exp1", "trainer.experiment_name", "exp1"),
         ("trainer.log_generation_samples", True, "trainer.log_val_generations", 10),
         ("trainer.log_generation_samples", 3, "trainer.log_val_generations", 3),
@@ -48,40 +61,8 @@ def test_only_what_was_set_is_explicit(make):
 def test_other_spellings_are_taken_and_reported_once(make, name, value, target, becomes):
     built = make({name: value})
     (key,) = [key for key in built.explicit if key.endswith(target)]
-    node = built.config
-    for part in key.split("."):
-        node = getattr(node, part)
-    assert node == becomes
+    assert read(built.config, key) == becomes
     assert sum(name in notice and key in notice for notice in built.notices) == 1
-
-
-def test_a_kind_in_kl_penalty_is_no_other_spelling(make):
-    built = make({"algorithm.kl_penalty": "k3"})
-    assert built.config.algorithm.kl_penalty == "k3"
-    assert built.notices == []
-
-
-@pytest.mark.parametrize(
-    ("keys", "capability"),
-    [({"model_engine": "megatron"}, "training with Megatron-core (asked for by actor_rollout_ref.actor.strategy")],
-)
-def test_other_spellings_of_what_is_not_there_yet(make, keys, capability):
-    with pytest.raises(NotAvailable) as error:
-        make(keys)
-    assert str(error.value).startswith("not available yet: ")
-    assert capability in str(error.value)
-
-
-def test_both_spellings_must_agree_within_one_source(make):
-    with pytest.raises(ConfigError, match=r"group_size=4 are two spellings of .*rollout\.n with different values"):
-        make({f"{ROLLOUT}.n": 8, "algorithm.group_size": 4})
-    assert make({f"{ROLLOUT}.n": 4, "algorithm.group_size": 4}).config.actor_rollout_ref.rollout.n == 4
-
-
-def test_the_command_line_wins_over_the_recipe_in_either_spelling(make):
-    keys = {f"{ROLLOUT}.n": 8, "algorithm.group_size": 4}
-    assert make(keys, typed=["algorithm.group_size"]).config.actor_rollout_ref.rollout.n == 4
-    assert make(keys, typed=[f"{ROLLOUT}.n"]).config.actor_rollout_ref.rollout.n == 8
 
 
 @pytest.mark.parametrize(("table", "root"), [(ALIASES, PPOConfig), (SFT_ALIASES, SFTConfig)])
@@ -110,28 +91,25 @@ def test_unknown_keys_name_the_nearest(make, unknown, known):
     assert str(error.value) == f"unknown key {unknown!r}; did you mean {known!r}?"
 
 
-def test_all_unknown_keys_are_reported_together(make):
+def test_unknown_keys_sections_and_keys_without_effect_are_reported_together(make):
     with pytest.raises(ConfigError) as error:
         make({"data.sed": 1, "xyzzy": 2})
     assert str(error.value).splitlines() == ["unknown key 'data.sed'; did you mean 'data.seed'?", "unknown key 'xyzzy'"]
+    refused("'data' is a section, not a key", make, {"data": 3})
+    refused(r"data.seed={a:1}: must be an integer", make, {"data.seed.a": 1})
+    assert make({"data.curriculum": None}).explicit == frozenset()
+    built = make({f"{ROLLOUT}.load_format": "dummy", f"{ROLLOUT}.mode": "sync", f"{ACTOR}.strategy": "fsdp2"})
+    assert built.notices == [
+        f"no effect: {ACTOR}.strategy (several processes shard a model with FSDP2; one process holds all of it)",
+        f"no effect: {ROLLOUT}.mode (every engine serves each trajectory separately)",
+        f"no effect: {ROLLOUT}.load_format (engines generate with the weights that are trained)",
+    ]
 
 
-def test_nothing_is_suggested_where_nothing_is_near():
-    assert nearest("qqqq", ["data.seed"]) is None
-    assert nearest("anything", []) is None
-
-
-def test_names_of_megabytes_are_not_compared(monkeypatch):
+def test_nothing_is_suggested_where_nothing_is_near_and_names_of_megabytes_are_not_compared(monkeypatch):
+    assert nearest("qqqq", ["data.seed"]) is nearest("anything", []) is None
     monkeypatch.setattr("burnish.config.nearest._likeness", lambda *_: pytest.fail("compared"))
     assert nearest("data.seed" * 400_000, ["data.seed"]) is None
-
-
-def test_sections_and_keys_are_not_mixed_up(make):
-    with pytest.raises(ConfigError, match="'data' is a section, not a key"):
-        make({"data": 3})
-    with pytest.raises(ConfigError, match=r"data.seed={a:1}: must be an integer"):
-        make({"data.seed.a": 1})
-    assert make({"data.curriculum": None}).explicit == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -173,25 +151,23 @@ def test_open_sections_take_any_key(make):
 @pytest.mark.parametrize(
     ("keys", "parts"),
     [
+        ({"model_engine": "megatron"}, [f"training with Megatron-core (asked for by {ACTOR}.strategy"]),
         ({f"{ACTOR}.strategy": "megatron"}, ["training with Megatron-core"]),
         ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
         ({"data.image_key": "pictures"}, ["images in prompts"]),
-        ({"global_profiler.tool": "torch"}, ["profiling"]),
         ({"controller_nsight_options.cuda-memory-usage": "true"}, ["profiling"]),
+        (
+            {"global_profiler.tool": "nsys", "trainer.profile_steps": [1], "global_profiler.steps": [1]},
+            ["profiling", "global_profiler.tool=nsys", "trainer.profile_steps", "global_profiler.steps"],
+        ),
     ],
 )
 def test_features_not_available_yet_are_refused_by_name(make, keys, parts):
     with pytest.raises(NotAvailable) as error:
         make(keys)
+    assert str(error.value).startswith("not available yet: ")
     for part in parts:
         assert part in str(error.value)
-
-
-def test_all_keys_of_a_missing_capability_are_named_at_once(make):
-    with pytest.raises(NotAvailable) as error:
-        make({"global_profiler.tool": "nsys", "trainer.profile_steps": [1], "global_profiler.steps": [1]})
-    for key in ("global_profiler.tool=nsys", "trainer.profile_steps", "global_profiler.steps"):
-        assert key in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -207,27 +183,9 @@ def test_unsupported_keys_set_to_their_default_are_accepted(make, keys):
     make(keys)
 
 
-def test_keys_without_effect_are_named_once_per_reason(make):
-    built = make({f"{ROLLOUT}.load_format": "dummy", f"{ROLLOUT}.mode": "sync", f"{ACTOR}.strategy": "fsdp2"})
-    assert built.notices == [
-        f"no effect: {ACTOR}.strategy (several processes shard a model with FSDP2; one process holds all of it)",
-        f"no effect: {ROLLOUT}.mode (every engine serves each trajectory separately)",
-        f"no effect: {ROLLOUT}.load_format (engines generate with the weights that are trained)",
-    ]
-
-
-def test_references_between_keys_see_defaults_too(make):
+def test_references_between_keys_see_defaults_too_and_open_values_must_be_given(make):
     built = make({f"{ROLLOUT}.prompt_length": "${data.max_prompt_length}", "trainer.experiment_name": "b${data.seed}"})
     assert built.config.actor_rollout_ref.rollout.prompt_length == 512
     assert built.config.trainer.experiment_name == "b1"
-    with pytest.raises(ConfigError, match="cannot be filled in"):
-        make({"data.seed": "${data.nothing}"})
-
-
-def test_a_value_that_a_recipe_leaves_open_must_be_given(make):
-    with pytest.raises(ConfigError, match=r"data.train_files must be set: the recipe leaves it open \(\?\?\?\)"):
-        make({"data.train_files": "???"})
-
-
-def test_the_time_limit_of_a_rollout_has_another_spelling(make):
-    assert make({"sampling_params.timeout": 5}).config.actor_rollout_ref.rollout.timeout == 5.0
+    refused("cannot be filled in", make, {"data.seed": "${data.nothing}"})
+    refused(r"data.train_files must be set: the recipe leaves it open \(\?\?\?\)", make, {"data.train_files": "???"})

@@ -1,13 +1,15 @@
-"""The keys of `burnish generate`: what is filled in, what does not go together, and what came from elsewhere."""
+"""`burnish generate` and `burnish eval` from keys to configurations that can run."""
 
 import pytest
 
-from burnish.config.finalise import finalise_generation
+from burnish.config import EVAL
+from burnish.config.finalise import finalise_eval, finalise_generation
 from burnish.config.generation import GenerationConfig
 from burnish.config.key import keys_of
 from burnish.config.load import GENERATION, load, run
 from burnish.config.ppo import PPOConfig
 from burnish.errors import ConfigError, NotAvailable
+from tests.config.conftest import refused
 
 REQUIRED = ["data.path=test.parquet", "data.output_path=out.parquet", "model.path=m"]
 
@@ -19,13 +21,13 @@ def finish(*keys: str) -> tuple[GenerationConfig, list[str]]:
     return job.config, [*job.notices, *finalise_generation(job.config, job.explicit)]
 
 
-def refused(*keys: str) -> str:
+def said_of(*keys: str) -> str:
     with pytest.raises(ConfigError) as error:
         finish(*keys)
     return str(error.value)
 
 
-def test_the_command_of_the_docs():
+def test_the_command_of_the_docs_and_what_it_needs():
     config, notices = finish(
         "data.n_samples=5", "data.batch_size=128", "model.path=~/models/m", "rollout.temperature=1.0",
         "rollout.top_k=50", "rollout.top_p=0.7", "rollout.prompt_length=1536", "rollout.response_length=512",
@@ -33,51 +35,32 @@ def test_the_command_of_the_docs():
     assert notices == []
     assert not config.model.path.startswith("~") and config.model.path.endswith("/models/m")
     assert (config.rollout.prompt_length, config.rollout.response_length, config.rollout.top_k) == (1536, 512, 50)
-
-
-def test_lengths_and_sampling_have_defaults():
-    config, notices = finish()
-    assert (config.rollout.prompt_length, config.rollout.response_length) == (512, 512)
-    assert (config.rollout.temperature, config.rollout.top_k, config.rollout.top_p) == (1.0, -1, 1.0)
-    assert config.rollout.do_sample and config.data.n_samples == 1 and notices == []
-
-
-def test_missing_required_keys_are_named():
     with pytest.raises(ConfigError, match="data.path and data.output_path and model.path must be set, for example"):
         finalise_generation(GenerationConfig(), frozenset())
-    assert "data.output_path must be set, for example data.output_path=out.parquet" in refused("data.output_path=null")
+    assert "data.output_path must be set, for example data.output_path=out.parquet" in said_of("data.output_path=null")
+    with pytest.raises(ConfigError, match=r"rollout.name=vllm needs the package vllm.*or use rollout.name=native"):
+        finish("rollout.name=vllm")
+    with pytest.raises(NotAvailable, match=r"several devices \(asked for by rollout.tensor_model_parallel_size=2\)"):
+        finish("rollout.tensor_model_parallel_size=2")
 
 
 def test_output_is_a_separate_parquet_file(tmp_path, monkeypatch):
-    assert "data.output_path=out.jsonl: the output is a parquet file" in refused("data.output_path=out.jsonl")
-    assert "is the file of data.path" in refused("data.output_path=./test.parquet")
+    assert "data.output_path=out.jsonl: the output is a parquet file" in said_of("data.output_path=out.jsonl")
+    assert "is the file of data.path" in said_of("data.output_path=./test.parquet")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.parquet").symlink_to("test.parquet")
-    assert "is the file of data.path" in refused("data.output_path=link.parquet")
+    assert "is the file of data.path" in said_of("data.output_path=link.parquet")
 
 
 def test_greedy_by_temperature_or_do_sample():
     config, notices = finish("rollout.temperature=0")
     assert not config.rollout.do_sample and notices == ["rollout.do_sample=false, because rollout.temperature=0"]
-    assert "sampling needs more than 0" in refused("rollout.temperature=0", "rollout.do_sample=true")
-    assert "data.n_samples=5 gives equal responses" in refused("data.n_samples=5", "rollout.do_sample=false")
-    assert "data.n_samples=2 gives equal responses" in refused("data.n_samples=2", "rollout.temperature=0")
+    assert "sampling needs more than 0" in said_of("rollout.temperature=0", "rollout.do_sample=true")
+    assert "data.n_samples=5 gives equal responses" in said_of("data.n_samples=5", "rollout.do_sample=false")
+    assert "data.n_samples=2 gives equal responses" in said_of("data.n_samples=2", "rollout.temperature=0")
     _, notices = finish("rollout.do_sample=false", "rollout.top_p=0.9", "rollout.top_k=-1")
     assert notices == ["no effect: rollout.top_p (rollout.do_sample=false takes the likeliest token)"]
-
-
-def test_training_keys_are_reported_as_without_effect():
-    _, notices = finish("model.enable_gradient_checkpointing=true")
-    assert notices == ["no effect: model.enable_gradient_checkpointing (there is no backward pass in burnish generate)"]
-
-
-def test_top_k_of_0_is_off():
     assert finish("rollout.top_k=0")[0].rollout.top_k == -1
-
-
-def test_a_context_that_is_too_short_for_the_lengths():
-    said = refused("rollout.max_model_len=600")
-    assert said.startswith("rollout.max_model_len=600 is less than rollout.prompt_length=512 + rollout.response_length")
 
 
 @pytest.mark.parametrize(
@@ -90,32 +73,28 @@ def test_a_context_that_is_too_short_for_the_lengths():
         ("rollout.micro_batch_size=256", "use data.batch_size"),
         ("data.n_sample=3", "did you mean 'data.n_samples'?"),
         ("data.n_samples=0", "data.n_samples=0: must be an integer of at least 1"),
+        (
+            "rollout.max_model_len=600",
+            "rollout.max_model_len=600 is less than rollout.prompt_length=512 + rollout.response_length",
+        ),
     ],
 )
 def test_keys_that_are_not_there(key, words):
-    assert words in refused(key)
+    assert words in said_of(key)
 
 
-def test_an_engine_that_is_not_there_names_those_that_are():
-    with pytest.raises(ConfigError, match=r"rollout.name=vllm needs the package vllm.*or use rollout.name=native"):
-        finish("rollout.name=vllm")
-    with pytest.raises(NotAvailable, match=r"several devices \(asked for by rollout.tensor_model_parallel_size=2\)"):
-        finish("rollout.tensor_model_parallel_size=2")
-
-
-def test_keys_that_the_hf_engine_ignores_are_reported():
+def test_keys_without_effect_are_reported():
     keys = ["rollout.enable_prefix_caching=false", "rollout.gpu_memory_utilization=0.9", "rollout.enforce_eager=true"]
     assert finish(*keys)[1] == []
     assert finish(*keys, "rollout.name=hf")[1] == [
         "no effect: rollout.gpu_memory_utilization, rollout.enable_prefix_caching (the hf engine keeps no KV pool)",
         "no effect: rollout.enforce_eager (the hf engine uses no CUDA graphs)",
     ]
-
-
-@pytest.mark.parametrize("name", ["native", "hf"])
-def test_nothing_is_given_back_where_nothing_is_trained(name):
-    said = finish("rollout.free_cache_engine=false", f"rollout.name={name}")[1]
-    assert said == ["no effect: rollout.free_cache_engine (nothing is trained in burnish generate)"]
+    for name in ("native", "hf"):
+        said = finish("rollout.free_cache_engine=false", f"rollout.name={name}")[1]
+        assert said == ["no effect: rollout.free_cache_engine (nothing is trained in burnish generate)"]
+    said = finish("model.enable_gradient_checkpointing=true")[1]
+    assert said == ["no effect: model.enable_gradient_checkpointing (there is no backward pass in burnish generate)"]
 
 
 def test_training_and_generation_share_the_keys_of_the_engine():
@@ -137,3 +116,93 @@ def test_jobs_of_a_sweep_must_not_write_the_same_file():
     assert outputs == []
     words[1] = "data.output_path=out-${trainer.seed}.parquet"
     assert run(words, GENERATION, finalise_generation, task) == 0 and outputs == ["out-1.parquet", "out-2.parquet"]
+
+
+def finished(*argv: str):
+    (loaded,) = load(list(argv), EVAL)
+    assert finalise_eval(loaded.config, loaded.explicit) == []
+    return loaded.config
+
+
+def test_the_command_of_the_docs_sets_its_keys():
+    config = finished(
+        "data.path=out.parquet",
+        "data.prompt_key=question",
+        "data.response_key=answers",
+        "data.data_source_key=task",
+        "data.reward_model_key=truth",
+        "custom_reward_function.path=my_reward.py",
+        "+custom_reward_function.reward_kwargs.bonus=0.5",
+        "reward.on_error=zero",
+    )
+    data = config.data
+    assert (data.path, data.prompt_key, data.response_key) == ("out.parquet", "question", "answers")
+    assert (data.data_source_key, data.reward_model_key) == ("task", "truth")
+    assert config.custom_reward_function.reward_kwargs == {"bonus": 0.5} and config.reward.on_error == "zero"
+
+
+@pytest.mark.parametrize(
+    ("path", "output"),
+    [
+        ("out.parquet", "out.eval.json"),
+        ("a/b/out.v2.jsonl", "a/b/out.v2.eval.json"),
+        ("a/out.jsonl.gz", "a/out.eval.json"),
+        ("out.json", "out.eval.json"),
+    ],
+)
+def test_metrics_go_next_to_the_responses(path, output):
+    assert finished(f"data.path={path}").data.output_path == output
+    assert finished(f"data.path={path}", "data.output_path=x/y.json").data.output_path == "x/y.json"
+
+
+def test_a_home_folder_is_expanded(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    config = finished("data.path=~/out.parquet", "custom_reward_function.path=~/mine.py")
+    assert (config.data.path, config.data.output_path) == ("/home/me/out.parquet", "/home/me/out.eval.json")
+    assert config.custom_reward_function.path == "/home/me/mine.py"
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ([], "data.path must be set, for example data.path=out.parquet"),
+        (
+            ["data.path=a", "data.response_key="],
+            "data.response_key must be set, for example data.response_key=responses",
+        ),
+        (
+            ["data.path=out.json", "data.output_path=./out.json"],
+            "data.output_path=./out.json is the file of responses.*out.eval.json",
+        ),
+    ],
+)
+def test_missing_keys_and_an_output_over_the_responses_are_refused(keys, message):
+    refused(message, finished, *keys)
+
+
+def swept(*argv: str) -> list[str]:
+    """The files that the jobs of a sweep write."""
+    seen: list[str] = []
+    run(["--multirun", *argv], EVAL, finalise_eval, lambda job: seen.append(job.config.data.output_path))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("words", "shared"),
+    [
+        (["data.path=out.parquet", "custom_reward_function.path=a.py,b.py"], "out.eval.json"),
+        (["data.path=a.parquet,b.parquet", "data.output_path=told.json"], "told.json"),
+        (["data.path=a.json,a.jsonl"], "a.eval.json"),
+        (["data.path=a.json", "data.output_path=b.json,./b.json"], "./b.json"),
+        (["data.path=a.json", "data.output_path=told.json,link.json"], "link.json"),
+    ],
+)
+def test_jobs_of_a_sweep_do_not_write_the_same_file(tmp_path, monkeypatch, words, shared):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.json").symlink_to("told.json")
+    refused(rf"several jobs have the same data.output_path={shared}; sweep it too", swept, *words)
+
+
+def test_jobs_of_a_sweep_that_write_separate_files():
+    assert swept("data.path=a.parquet,b.parquet") == ["a.eval.json", "b.eval.json"]
+    assert swept("data.path=x/a.json", "data.output_path=1.json,2.json") == ["1.json", "2.json"]

@@ -1,15 +1,19 @@
-"""From a command line: Hydra's grammar, our flags, recipes, sweeps, and what is said when it goes wrong."""
+"""From a command line: Hydra's grammar, our flags, recipes, sweeps, mistakes, and training lines that users type."""
 
 import logging
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from burnish.config import PPO, Needs, finalise, load_sft, run, to_recipe, to_yaml
+from burnish.algorithms.needs import needs_of
+from burnish.config import PPO, Needs, finalise, load_sft, run
+from burnish.config.build import to_recipe, to_yaml
 from burnish.errors import ConfigError, NotAvailable
+from tests.config.conftest import refused
 
 RECIPE = """
 algorithm: {adv_estimator: grpo, group_size: 6}
@@ -59,29 +63,23 @@ def test_hydras_grammar(load):
     assert "trainer.total_epochs" not in loaded.explicit
 
 
-def test_a_home_folder_inside_an_unquoted_list(load):
+def test_home_folders_and_digits_in_lists_quotes_and_sweeps(load):
     files = load("data.train_files=[~/a.parquet,~/b.parquet]").config.data.train_files
     assert files == [str(Path.home() / "a.parquet"), str(Path.home() / "b.parquet")]
+    config = load("data.train_batch_size=1_024", "+actor_rollout_ref.model.override_config.rope_theta=1_000").config
+    assert config.data.train_batch_size == 1024
+    assert config.actor_rollout_ref.model.override_config == {"rope_theta": 1000}
+    files = load("""data.train_files=[1_2, '3_4,5_6,7', "8_9", a_1]""").config.data.train_files
+    assert files == ["1_2", "3_4,5_6,7", "8_9", "a_1"]
+    jobs = []
+    run(["--multirun", "trainer.experiment_name=1_2,3_4"], PPO, no_rules, jobs.append)
+    assert [job.config.trainer.experiment_name for job in jobs] == ["1_2", "3_4"]
 
 
 @pytest.mark.parametrize("key", ["trainer.experiment_name", "trainer.run_name"])
 @pytest.mark.parametrize("text", ["2024_01_02", "1_2.0", "0.5_2", "3"])
 def test_text_of_digits_stays_as_it_was_typed(load, key, text):
     assert load(f"{key}={text}").config.trainer.experiment_name == text
-
-
-def test_numbers_keep_their_underscores_as_separators(load):
-    config = load("data.train_batch_size=1_024", "+actor_rollout_ref.model.override_config.rope_theta=1_000").config
-    assert config.data.train_batch_size == 1024
-    assert config.actor_rollout_ref.model.override_config == {"rope_theta": 1000}
-
-
-def test_digits_in_lists_quotes_and_sweeps_stay_text(load):
-    files = load("""data.train_files=[1_2, '3_4,5_6,7', "8_9", a_1]""").config.data.train_files
-    assert files == ["1_2", "3_4,5_6,7", "8_9", "a_1"]
-    jobs = []
-    run(["--multirun", "trainer.experiment_name=1_2,3_4"], PPO, no_rules, jobs.append)
-    assert [job.config.trainer.experiment_name for job in jobs] == ["1_2", "3_4"]
 
 
 def test_a_band_comes_back_from_the_recipe_of_its_run(load, tmp_path, monkeypatch):
@@ -109,22 +107,21 @@ def test_a_recipe_with_and_without_a_defaults_list(recipes, load, name):
     assert "algorithm.adv_estimator" in loaded.explicit
 
 
-def test_a_recipe_by_its_path(recipes, load):
+def test_where_recipes_are_found_and_what_wins_over_them(recipes, load):
     assert load("--config-name=recipes/plain.yaml").config.trainer.experiment_name == "from-recipe"
-
-
-def test_other_spellings_on_the_command_line_win_over_the_recipe(recipes, load):
     arguments = ("--config-path=recipes", "--config-name=plain")
     assert load(*arguments, "actor_rollout_ref.rollout.n=3").config.actor_rollout_ref.rollout.n == 3
     assert load(*arguments, "trainer.run_name=mine").config.trainer.experiment_name == "mine"
-
-
-def test_a_search_path_that_does_not_exist(recipes, load):
-    text = "hydra:\n  searchpath:\n    - file://verl/trainer/config\ndefaults:\n  - ppo_trainer\n  - _self_\n" + RECIPE
-    (recipes / "searching.yaml").write_text(text)
-    loaded = load("--config-path=recipes", "--config-name=searching")
-    assert loaded.config.trainer.experiment_name == "from-recipe"
-    assert any("verl/trainer/config" in notice for notice in loaded.notices)
+    assert load("--config-name=recipes/dr_grpo").config.algorithm.norm_adv_by_std_in_grpo is False
+    assert load("--config-name=recipes/plain").config.trainer.experiment_name == "from-recipe"
+    assert load("--config-path=recipes", "trainer.seed=3").config.trainer.seed == 3
+    assert load("--config-path=recipes", "--config-name=ppo_trainer").explicit == frozenset()
+    (recipes / "size").mkdir()
+    (recipes / "size" / "small.yaml").write_text("# @package _global_\ndata: {train_batch_size: 8}\n")
+    loaded = load("--config-path=recipes", "--config-name=plain", "+size=small")
+    assert loaded.config.data.train_batch_size == 8
+    (recipes / "plain.yaml").rename("mine.yaml")
+    assert load("--config-path=recipes", "--config-name=mine").config.trainer.experiment_name == "from-recipe"
 
 
 @pytest.mark.parametrize(
@@ -137,32 +134,10 @@ def test_a_recipe_that_is_nowhere_is_an_error(recipes, load, arguments):
     assert "did you mean plain? (there: " in str(error.value) and "with_defaults" in str(error.value)
 
 
-def test_a_recipe_that_is_nowhere_in_a_folder_without_any(recipes, load):
+def test_missing_folders_and_recipes_are_errors(recipes, load):
     with pytest.raises(ConfigError, match=r"--config-name=plain: no plain\.yaml in .*, nor any other recipe"):
         load("--config-name=plain")  # it is in recipes/
-
-
-def test_recipes_of_a_checkout_are_found_behind_a_folder_of_the_same_name(recipes, load):
-    assert load("--config-name=recipes/dr_grpo").config.algorithm.norm_adv_by_std_in_grpo is False
-    assert load("--config-name=recipes/plain").config.trainer.experiment_name == "from-recipe"
-
-
-def test_recipe_in_the_working_directory_next_to_a_folder_of_others(recipes, load):
-    (recipes / "plain.yaml").rename("mine.yaml")
-    assert load("--config-path=recipes", "--config-name=mine").config.trainer.experiment_name == "from-recipe"
-
-
-def test_without_a_name_the_built_in_recipe_is_used(recipes, load):
-    assert load("--config-path=recipes", "trainer.seed=3").config.trainer.seed == 3
-    assert load("--config-path=recipes", "--config-name=ppo_trainer").explicit == frozenset()
-
-
-def test_a_missing_folder_is_an_error(recipes, load):
-    with pytest.raises(ConfigError, match=r"--config-path=nowhere: no such folder .*" + str(recipes.parent)):
-        load("--config-path=nowhere")
-
-
-def test_megatrons_recipe_is_not_available(load):
+    refused(r"--config-path=nowhere: no such folder .*" + str(recipes.parent), load, "--config-path=nowhere")
     with pytest.raises(NotAvailable, match="Megatron-core"):
         load("--config-name=ppo_megatron_trainer")
 
@@ -185,22 +160,13 @@ def test_recipes_are_checked_like_the_command_line(recipes, load, text, message)
     assert message in str(error.value)
 
 
-def test_groups_of_a_users_own_recipes(recipes, load):
-    (recipes / "size").mkdir()
-    (recipes / "size" / "small.yaml").write_text("# @package _global_\ndata: {train_batch_size: 8}\n")
-    loaded = load("--config-path=recipes", "--config-name=plain", "+size=small")
-    assert loaded.config.data.train_batch_size == 8
-
-
 def test_a_tilde_takes_back_what_the_recipe_sets(recipes, load):
     loaded = load("--config-path=recipes", "--config-name=plain", "~trainer.experiment_name", "~trainer.seed")
     assert loaded.config.trainer.experiment_name == "run"
     assert "trainer.experiment_name" not in loaded.explicit
     assert "~trainer.seed: the recipe does not set it; its default stays" in loaded.notices
-    with pytest.raises(ConfigError, match=r"unknown key 'trainer.sed'; did you mean 'trainer.seed'"):
-        load("~trainer.sed")
-    with pytest.raises(ConfigError, match="takes no value"):
-        load("~trainer.seed=1")
+    refused(r"unknown key 'trainer.sed'; did you mean 'trainer.seed'", load, "~trainer.sed")
+    refused("takes no value", load, "~trainer.seed=1")
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
@@ -258,10 +224,18 @@ def test_every_job_of_a_sweep_has_its_own_configuration_and_folder(tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_over_names_keeps_them():
+def test_names_folders_and_recipes_of_a_sweep(load):
     seen = []
     run(["-m", "trainer.experiment_name=a,b"], PPO, no_rules, seen.append)
     assert [job.config.trainer.experiment_name for job in seen] == ["a", "b"]
+    seen = []
+    run(["--multirun", "trainer.seed=3,4", "algorithm.lam=0.5,1"], PPO, no_rules, seen.append)
+    folder = f"outputs/burnish/{seen[0].config.trainer.experiment_name}/global_step_3"
+    assert load(f"actor_rollout_ref.model.path={folder}").config.actor_rollout_ref.model.path == folder
+    seen = []
+    run(["-m", "trainer.seed=1,2", "trainer.default_local_dir=out"], PPO, no_rules, seen.append)
+    assert [job.given["trainer.experiment_name"] for job in seen] == ["run-seed_1", "run-seed_2"]
+    assert [job.given["trainer.default_local_dir"] for job in seen] == ["out/seed_1", "out/seed_2"]
 
 
 @pytest.mark.parametrize(
@@ -296,34 +270,7 @@ def test_the_jobs_of_a_sweep_are_named_by_what_is_swept(swept, names):
     assert [job.config.trainer.experiment_name for job in seen] == names
 
 
-def test_the_folder_of_a_swept_run_can_be_typed_without_quotes(load):
-    seen = []
-    run(["--multirun", "trainer.seed=3,4", "algorithm.lam=0.5,1"], PPO, no_rules, seen.append)
-    folder = f"outputs/burnish/{seen[0].config.trainer.experiment_name}/global_step_3"
-    assert load(f"actor_rollout_ref.model.path={folder}").config.actor_rollout_ref.model.path == folder
-
-
-def test_a_bad_job_stops_a_sweep_before_the_first_one_runs():
-    seen = []
-    with pytest.raises(ConfigError, match="trainer.seed=x"):
-        run(["--multirun", "trainer.seed=1,x"], PPO, no_rules, seen.append)
-    assert seen == []
-
-
-def test_errors_of_a_task_rise_as_they_are():
-    def task(loaded):
-        raise KeyError("from the task")
-
-    with pytest.raises(KeyError, match="from the task"):
-        run(["trainer.seed=1"], PPO, no_rules, task)
-
-
-def test_help_names_the_command_that_lists_the_keys(capsys):
-    run(["--help"], PPO, no_rules, lambda loaded: pytest.fail("must not run"))
-    assert "burnish ppo --help" in capsys.readouterr().out
-
-
-def test_rules_are_checked_for_every_job_before_the_first_one_runs():
+def test_a_bad_job_stops_a_sweep_before_the_first_one_runs_and_errors_of_a_task_rise():
     seen = []
 
     def finish(config, explicit):
@@ -331,12 +278,20 @@ def test_rules_are_checked_for_every_job_before_the_first_one_runs():
             raise ConfigError("2 does not go with the rest")
         return []
 
-    with pytest.raises(ConfigError, match="does not go with the rest"):
-        run(["--multirun", "trainer.seed=1,2"], PPO, finish, seen.append)
+    def task(loaded):
+        raise KeyError("from the task")
+
+    refused("trainer.seed=x", run, ["--multirun", "trainer.seed=1,x"], PPO, no_rules, seen.append)
+    refused("does not go with the rest", run, ["--multirun", "trainer.seed=1,2"], PPO, finish, seen.append)
     assert seen == []
+    with pytest.raises(KeyError, match="from the task"):
+        run(["trainer.seed=1"], PPO, no_rules, task)
 
 
-def test_cfg_job_prints_the_finished_configuration_and_runs_nothing(capsys):
+def test_help_and_cfg_job_print_and_run_nothing(capsys):
+    run(["--help"], PPO, no_rules, lambda loaded: pytest.fail("must not run"))
+    assert "burnish ppo --help" in capsys.readouterr().out
+
     def finish(config, explicit):
         assert explicit == {"trainer.seed"}
         config.actor_rollout_ref.rollout.n = 4
@@ -377,11 +332,14 @@ def run_again(recipes, load):
     return again
 
 
-def test_the_recipe_of_a_run_is_that_run(run_again):
+def test_the_recipe_of_a_run_is_that_run_and_keys_can_be_taken_back(run_again):
     earlier, again = run_again()
     assert again.config == earlier.config
     assert again.given == earlier.given
     assert again.config.data.max_prompt_length == 64
+    _, again = run_again("~algorithm.kl_ctrl.kl_coef")
+    assert not again.config.algorithm.use_kl_in_reward
+    assert "algorithm.kl_ctrl.kl_coef" not in again.explicit
 
 
 def test_the_recipe_of_a_run_takes_overrides_and_what_follows_from_them(run_again):
@@ -408,33 +366,91 @@ def test_the_recipe_of_a_run_takes_overrides_and_what_follows_from_them(run_agai
     assert again.config.trainer.default_local_dir == "outputs/burnish/again"
 
 
-def test_taking_a_key_back_leaves_the_others_as_they_were_set(run_again):
-    _, again = run_again("~algorithm.kl_ctrl.kl_coef")
-    assert not again.config.algorithm.use_kl_in_reward
-    assert "algorithm.kl_ctrl.kl_coef" not in again.explicit
-
-
-def test_each_job_of_a_sweep_has_its_own_recipe():
-    seen = []
-    run(["-m", "trainer.seed=1,2", "trainer.default_local_dir=out"], PPO, no_rules, seen.append)
-    assert [job.given["trainer.experiment_name"] for job in seen] == ["run-seed_1", "run-seed_2"]
-    assert [job.given["trainer.default_local_dir"] for job in seen] == ["out/seed_1", "out/seed_2"]
-
-
 def test_a_resolved_configuration_is_refused_as_a_recipe(run_again, recipes, load):
     run_again()
     with pytest.raises(ConfigError, match=r"config\.yaml: a resolved configuration.*use --config-name=recipe"):
         load("--config-path=recipes", "--config-name=config", "actor_rollout_ref.rollout.n=8")
     (recipes / "recipe.yaml").unlink()
-    with pytest.raises(ConfigError, match="keep the keys that you set"):
-        load("--config-name=recipes/config.yaml")
+    refused("keep the keys that you set", load, "--config-name=recipes/config.yaml")
 
 
-def test_sft():
+def test_sft_and_a_search_path_that_does_not_exist(recipes, load):
     loaded = load_sft(
         ["data.train_files=a.parquet", "model.partial_pretrain=m", "optim.clip_grad=0.5", "optim.lr=2e-5"]
     )
     assert loaded.config.model.path == "m"
     assert loaded.config.optim.grad_clip == 0.5
-    with pytest.raises(ConfigError, match=r"unknown key 'data.max_lenght'; did you mean 'data.max_length'"):
-        load_sft(["data.max_lenght=3"])
+    refused(r"unknown key 'data.max_lenght'; did you mean 'data.max_length'", load_sft, ["data.max_lenght=3"])
+    text = "hydra:\n  searchpath:\n    - file://verl/trainer/config\ndefaults:\n  - ppo_trainer\n  - _self_\n" + RECIPE
+    (recipes / "searching.yaml").write_text(text)
+    loaded = load("--config-path=recipes", "--config-name=searching")
+    assert loaded.config.trainer.experiment_name == "from-recipe"
+    assert any("verl/trainer/config" in notice for notice in loaded.notices)
+
+
+FILES = "data.train_files=\"['a.parquet']\" actor_rollout_ref.model.path=some/model"
+
+PPO_LINE = r"""
+    data.train_files=train.parquet data.val_files=test.parquet
+    data.train_batch_size=16 data.max_prompt_length=512 data.max_response_length=256
+    actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct actor_rollout_ref.actor.optim.lr=1e-6
+    actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.4 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4
+    critic.model.path=Qwen/Qwen2.5-0.5B-Instruct critic.optim.lr=1e-5 critic.ppo_micro_batch_size_per_gpu=4
+    algorithm.kl_ctrl.kl_coef=0.001 trainer.logger=console trainer.val_before_train=False trainer.n_gpus_per_node=1
+    trainer.nnodes=1 trainer.save_freq=10 trainer.test_freq=10 trainer.total_epochs=3
+"""
+
+
+def test_ppo_with_a_critic(load):
+    loaded = load(*shlex.split(PPO_LINE))
+    notices = loaded.notices + finalise(loaded.config, loaded.explicit, Needs(critic=True))
+    config = loaded.config
+    assert config.critic.enable is True
+    assert config.actor_rollout_ref.rollout.n == 1
+    assert config.algorithm.use_kl_in_reward is True
+    assert config.critic.ppo_mini_batch_size == 4
+    assert config.trainer.logger == ["console"]
+    assert notices == ["algorithm.use_kl_in_reward=true, because algorithm.kl_ctrl.kl_coef=0.001 is set"]
+
+
+def test_grpo_without_a_group_size(load):
+    line = """algorithm.adv_estimator=grpo data.train_files="['~/data/gsm8k/train.parquet']"
+        data.val_files="['~/data/gsm8k/test.parquet']" actor_rollout_ref.model.path=~/models/Qwen2.5-7B-Instruct
+        trainer.total_epochs=3 trainer.logger='["tensorboard"]'"""
+    loaded = load(*shlex.split(line))
+    notices = finalise(loaded.config, loaded.explicit, Needs(groups=True))
+    assert loaded.config.actor_rollout_ref.rollout.n == 4
+    assert loaded.config.critic.enable is False
+    assert loaded.config.trainer.logger == ["tensorboard"]
+    assert loaded.config.data.train_files == [str(Path.home() / "data/gsm8k/train.parquet")]
+    assert loaded.config.actor_rollout_ref.model.path == str(Path.home() / "models/Qwen2.5-7B-Instruct")
+    assert any("actor_rollout_ref.rollout.n=4" in notice for notice in notices)
+
+
+LINES = r"""
+algorithm.adv_estimator=grpo algorithm.group_size=4 trainer.total_epochs=10
+algorithm.adv_estimator=gae algorithm.gamma=1.0 algorithm.lam=0.95 critic.enable=true critic.optim.lr=1e-5
+custom_reward_function.path=my_reward.py custom_reward_function.name=compute_score reward_model.reward_manager=naive
+reward_model.reward_manager=prime reward_model.sandbox_fusion.url='http://127.0.0.1:1/run' \
+    reward_model.sandbox_fusion.max_concurrent=128
+reward_model.enable=True reward_model.model.path=~/models/rm reward_model.model.input_tokenizer=t \
+    reward_model.micro_batch_size=64
+data.reward_fn_key=data_source algorithm.kl_penalty=0.01 actor_rollout_ref.rollout.temperature=0.7 \
+    actor_rollout_ref.rollout.top_p=0.9
+data.train_files="['a.parquet','b.parquet','c.parquet']" data.dataset_weights=[0.5,0.3,0.2]
+data.train_files="['curriculum/stage2_medium.parquet']" actor_rollout_ref.model.path=outputs/stage1/checkpoint-xxx
+trainer.logger='["wandb"]' trainer.project_name=my_project trainer.run_name=exp1 trainer.log_generation_samples=true
+actor_rollout_ref.actor.lora.enable=true actor_rollout_ref.actor.lora.r=16 actor_rollout_ref.actor.lora.lora_alpha=32 \
+    actor_rollout_ref.actor.lora.target_modules='["q_proj","v_proj","k_proj","o_proj"]'
+algorithm.adv_estimator=grpo do_search=true max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve retriever.topk=3 \
+    data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.actor.state_masking=true \
+    actor_rollout_ref.rollout.n_agent=5
+"""
+
+
+@pytest.mark.parametrize("line", LINES.strip().replace("\\\n", "").splitlines())
+def test_lines_that_run(load, line):
+    loaded = load(*shlex.split(f"{FILES} {line}"))
+    finalise(loaded.config, loaded.explicit, needs_of(loaded.config))

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from burnish.cli.main import main as burnish
-from burnish.config import RMConfig, check_files, finalise_rm, load_rm
+from burnish.config import RMConfig, finalise_rm, load_rm
+from burnish.config.checks import check_files
 from burnish.config.key import keys_of
-from burnish.config.sft import SFTConfig
-from burnish.entry.keys import KEY_COMMANDS
+from burnish.config.supervised import SFTConfig
 from burnish.errors import ConfigError, DataError
 
 GIVEN = ["data.train_files=pairs.parquet", "model.path=some/model"]
@@ -26,7 +25,7 @@ class Facts:
     rows: int = 10
 
 
-def test_defaults():
+def test_defaults_other_spellings_and_required_keys():
     config, notices = finish()
     assert config.data.train_files == ["pairs.parquet"] and config.data.val_files == []
     assert (config.data.prompt_key, config.data.chosen_key, config.data.rejected_key) == (
@@ -36,6 +35,16 @@ def test_defaults():
     )
     assert config.data.margin_key is None and config.data.truncation == "left"
     assert config.trainer.default_local_dir == "outputs/burnish/rm" and notices == []
+    config, notices = finish("data.micro_batch_size=4", "optim.clip_grad=0.5", "trainer.run_name=mine")
+    assert (config.data.micro_batch_size_per_gpu, config.optim.grad_clip) == (4, 0.5)
+    assert config.trainer.experiment_name == "mine" and len(notices) == 3
+    config, _ = finish("data.apply_chat_template_kwargs.chat_template=x")
+    assert config.data.apply_chat_template_kwargs == {"chat_template": "x"}
+    loaded = load_rm([])
+    with pytest.raises(
+        ConfigError, match=r"data.train_files and model.path must be set, for example data.train_files="
+    ):
+        finalise_rm(loaded.config, loaded.explicit)
 
 
 def test_its_keys_are_those_of_sft_but_for_what_a_row_is():
@@ -45,20 +54,6 @@ def test_its_keys_are_those_of_sft_but_for_what_a_row_is():
     for name, known in keys_of(RMConfig).items():
         if name.startswith(("model.", "optim.")):
             assert known == keys_of(SFTConfig)[name]
-
-
-def test_files_and_model_are_required():
-    loaded = load_rm([])
-    with pytest.raises(
-        ConfigError, match=r"data.train_files and model.path must be set, for example data.train_files="
-    ):
-        finalise_rm(loaded.config, loaded.explicit)
-
-
-def test_other_spellings():
-    config, notices = finish("data.micro_batch_size=4", "optim.clip_grad=0.5", "trainer.run_name=mine")
-    assert (config.data.micro_batch_size_per_gpu, config.optim.grad_clip) == (4, 0.5)
-    assert config.trainer.experiment_name == "mine" and len(notices) == 3
 
 
 @pytest.mark.parametrize(
@@ -83,11 +78,6 @@ def test_mistakes(override, message):
     assert message in str(caught.value)
 
 
-def test_a_chat_template_is_taken():
-    config, _ = finish("data.apply_chat_template_kwargs.chat_template=x")
-    assert config.data.apply_chat_template_kwargs == {"chat_template": "x"}
-
-
 def test_the_columns_of_the_files():
     config, _ = finish("data.val_files=val.parquet")
     assert check_files(config, lambda _: Facts(columns=("chosen", "rejected"))) == 10, "conversations hold their prompt"
@@ -97,14 +87,3 @@ def test_the_columns_of_the_files():
     assert check_files(config, lambda _: Facts(columns=("chosen", "rejected", "extra_info"))) == 10
     with pytest.raises(DataError, match=r"no column 'extra_info.gap' \(data.margin_key\)"):
         check_files(config, lambda _: Facts())
-
-
-def test_its_help_says_what_its_plan_prints(capsys):
-    for command in ("rm", "sft"):
-        assert burnish([command, "--help"]) == 0
-        assert "--plan              print how many examples, tokens and steps" in capsys.readouterr().out
-
-
-def test_the_example_of_its_help_is_right():
-    loaded = load_rm(list(KEY_COMMANDS["rm"].example))
-    assert finalise_rm(loaded.config, loaded.explicit) == []

@@ -1,6 +1,6 @@
 """Worker classes and group factories for the controller's tests.
 
-`make_group(cls, *args, world_size=…)` is the fixture all group tests use; it runs them on every executor of FACTORIES.
+`make_group(cls, *args, world_size=…)` is the fixture all group tests use; it runs them in this process and on Ray.
 Ray is started once, with four worker processes that all tests use anew (`ray_groups` is for tests that need processes
 of their own). The processes receive worker classes by value: they do not import test files.
 """
@@ -11,8 +11,7 @@ import sys
 import pytest
 import torch
 
-from burnish.controller.decorator import Execute, register
-from burnish.controller.dispatch import CallSplit, Dispatch, DispatchPair, WorkerCall
+from burnish.controller.dispatch import CallSplit, Dispatch, DispatchPair, Execute, WorkerCall, register
 from burnish.controller.group import ClassWithInitArgs, WorkerGroup
 from burnish.controller.local import Finished, LocalPeer
 from burnish.controller.pool import ResourcePool
@@ -49,7 +48,6 @@ class SeveralInProcess(WorkerGroup):
         pass
 
 
-FACTORIES = ["in_process", pytest.param("ray", marks=pytest.mark.ray)]
 PROCESSES = 4
 
 
@@ -57,7 +55,7 @@ PROCESSES = 4
 def ray_groups(tmp_path_factory):
     """The RayWorkerGroup of a Ray that runs as long as the tests."""
     pytest.importorskip("ray")
-    from burnish.config.cluster import RayInitConfig
+    from burnish.config.trainer import RayInitConfig
     from burnish.controller.ray import connect
 
     logs = tmp_path_factory.mktemp("logs")
@@ -95,16 +93,13 @@ def by_value(request):
         cloudpickle.unregister_pickle_by_value(module)
 
 
-@pytest.fixture(params=FACTORIES)
-def group_class(request):
-    if request.param == "in_process":
-        return SeveralInProcess
-    request.getfixturevalue("by_value")
-    return request.getfixturevalue("ray_on_running_hosts")
+@pytest.fixture(params=["in_process", pytest.param("ray", marks=pytest.mark.ray)])
+def make_group(request):
+    group_class = SeveralInProcess
+    if request.param == "ray":
+        request.getfixturevalue("by_value")
+        group_class = request.getfixturevalue("ray_on_running_hosts")
 
-
-@pytest.fixture
-def make_group(group_class):
     def make(cls, *args, world_size=2, **kwargs):
         pool = ResourcePool([world_size], device="cpu")
         return group_class.spawn(pool, {"it": ClassWithInitArgs(cls, *args, **kwargs)})["it"]
@@ -166,30 +161,12 @@ class Counter(Worker):
     def double(self, data, factor=2, other=None):
         """One row out for one row in; the rank and what was seen ride along."""
         add = 0 if other is None else other.batch["x"]
-        out = DataProto.from_dict(
-            {"y": data.batch["x"] * factor + add, "rank": torch.full((len(data),), self.rank)},
-            {"uid": data.non_tensor_batch["uid"]} if "uid" in data.non_tensor_batch else {},
-            {"metrics": {"rows": len(data)}},
+        mask = data.batch["response_mask"]
+        return DataProto.from_dict(
+            {"y": data.batch["x"] * factor + add, "rank": torch.full((len(data),), self.rank), "seen_mask": mask},
+            {"uid": data.non_tensor_batch["uid"]},
+            {"metrics": {"rows": len(data), "trained": int(mask.sum())}},
         )
-        if "response_mask" in data.batch.keys():  # noqa: SIM118
-            out.batch["seen_mask"] = data.batch["response_mask"]
-            out.meta_info["metrics"]["trained"] = int(data.batch["response_mask"].sum())
-        return out
-
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
-    def give(self, data, what):
-        """What a method under DP_COMPUTE_PROTO might give back: nothing, facts only, odd things, more rows."""
-        match what:
-            case "none":
-                return None
-            case "facts":
-                return DataProto(meta_info={"metrics": {"loss": float(self.rank)}})
-            case "dict":
-                return {"loss": 1.0}
-            case "twice":
-                return data.repeat(2)
-            case "widths":
-                return DataProto.from_dict({"responses": torch.zeros(len(data), self.rank + 1)})
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO_WITH_FUNC)
     def apply(self, function, data, *more):
@@ -197,8 +174,7 @@ class Counter(Worker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
     def measure(self, data, kind="dict"):
-        trained = int(data.batch["response_mask"].sum()) if "response_mask" in data.batch.keys() else len(data)  # noqa: SIM118
-        metrics = {"trained": trained, "steps": [self.rank, self.rank]}
+        metrics = {"trained": int(data.batch["response_mask"].sum()), "steps": [self.rank, self.rank]}
         return {"dict": metrics, "proto": DataProto(meta_info={"metrics": metrics}), "none": None, "odd": 3}[kind]
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
@@ -237,12 +213,10 @@ def counter_class():
 
 @pytest.fixture
 def rows():
-    """rows(5): a batch of five rows x = 0…4 with a uid; rows(5, mask=True) adds a response_mask of ones."""
+    """rows(5): a batch of five rows x = 0…4 with a uid and three tokens each."""
 
-    def make(count, mask=False):
-        tensors = {"x": torch.arange(count)}
-        if mask:
-            tensors["response_mask"] = torch.ones(count, 3, dtype=torch.int64)
-        return DataProto.from_dict(tensors, {"uid": list(range(count))})
+    def make(count):
+        mask = torch.ones(count, 3, dtype=torch.int64)
+        return DataProto.from_dict({"x": torch.arange(count), "response_mask": mask}, {"uid": list(range(count))})
 
     return make

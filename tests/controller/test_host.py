@@ -10,13 +10,12 @@ import time
 import pytest
 import torch
 
-from burnish.controller.columns import flat, pack
-from burnish.controller.decorator import register
-from burnish.controller.dispatch import Dispatch
+from burnish.controller.dispatch import Dispatch, register
 from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.host import WorkerHost, WorkerReply
 from burnish.controller.process import Address, Surroundings
-from burnish.controller.worker import Worker, WorkerPlace, device_of
+from burnish.controller.wire import flat, pack
+from burnish.controller.worker import Worker, WorkerPlace
 from burnish.errors import WorkerError
 
 
@@ -51,9 +50,9 @@ class Busy(Worker):
         await self.free.wait()
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def give_away(self, seconds, value=None):
+    async def give_away(self, seconds):
         await asyncio.sleep(seconds)
-        return threading.Lock() if value is None else value
+        return threading.Lock()
 
 
 @pytest.fixture
@@ -63,13 +62,18 @@ def host(tmp_path):
     return host
 
 
-def parts(method, *args, **kwargs):
-    skeleton, tensors = pack(("busy", method, args, kwargs))
+def parts(method, *args):
+    skeleton, tensors = pack(("busy", method, args, {}))
     return [skeleton, *map(flat, tensors)]
 
 
-async def call(host, number, method, *args, **kwargs):
-    return await host.run(number, f"Busy.{method}", "call", parts(method, *args, **kwargs), True)
+async def call(host, number, method, *args):
+    return await host.run(number, f"Busy.{method}", "call", parts(method, *args), True)
+
+
+async def direct(host, method, *args):
+    skeleton, tensors = pack((args, {}))
+    return await host.direct("busy", method, skeleton, [*map(flat, tensors)])
 
 
 def test_jobs_run_in_the_order_they_were_given_out_whatever_order_they_arrive_in(host):
@@ -79,6 +83,9 @@ def test_jobs_run_in_the_order_they_were_given_out_whatever_order_they_arrive_in
     answers = [answer.value() for answer in asyncio.run(all_of_them())]
     assert max((seen for _, seen in answers), key=len) == [0, 1, 2, 3]
     assert {name for name, _ in answers} == {"compute_0"}
+    answer = asyncio.run(host.run(4, "Busy.rows", "call", parts("rows", torch.ones(100)), False))
+    assert answer.value() is None and not answer.memory, "a result that is not wanted is not sent"
+    assert asyncio.run(call(host, 5, "rows", torch.ones(2))).value().tolist() == [2, 2]
 
 
 def test_peers_are_answered_while_a_job_computes(host):
@@ -86,7 +93,7 @@ def test_peers_are_answered_while_a_job_computes(host):
         job = asyncio.ensure_future(call(host, 0, "hold"))
         while (there := await host.status()).doing != "Busy.hold" or "in hold\n" not in there.stack:
             await asyncio.sleep(0.02)
-        answer = await host.direct("busy", "direct", *_message(7))
+        answer = await direct(host, "direct", 7)
         where = await host.status()
         host._workers["busy"].released.set()
         await job
@@ -96,17 +103,6 @@ def test_peers_are_answered_while_a_job_computes(host):
     assert (thread, x) == ("MainThread", 7)
     assert where.doing == "Busy.hold" and "self.released.wait()" in where.stack
     assert after.doing == "no call"
-
-
-def _message(*args):
-    skeleton, tensors = pack((args, {}))
-    return skeleton, [flat(tensor) for tensor in tensors]
-
-
-def test_a_result_that_is_not_wanted_is_not_sent(host):
-    answer = asyncio.run(host.run(0, "Busy.rows", "call", parts("rows", torch.ones(100)), False))
-    assert answer.value() is None and not answer.memory
-    assert asyncio.run(host.run(1, "Busy.rows", "call", parts("rows", torch.ones(2)), True)).value().tolist() == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +137,7 @@ def test_arguments_that_cannot_be_read_here(host, monkeypatch):
 def test_calls_of_peers_are_reported_while_they_run(host):
     async def look():
         start = time.monotonic()
-        calls = [asyncio.ensure_future(host.direct("busy", "stay", *_message())) for _ in range(2)]
+        calls = [asyncio.ensure_future(direct(host, "stay")) for _ in range(2)]
         await asyncio.sleep(0.1)
         during, passed = await host.status(), time.monotonic() - start
         host._workers["busy"].free.set()
@@ -158,7 +154,7 @@ def test_calls_of_peers_are_reported_while_they_run(host):
 def test_a_result_that_cannot_be_sent_or_read_names_its_own_call(host):
     async def beside_a_job():
         job = asyncio.ensure_future(call(host, 0, "note", 1, 0.3))
-        reply = await host.direct("busy", "give_away", *_message(0.1))
+        reply = await direct(host, "give_away", 0.1)
         await job
         return reply
 
@@ -166,15 +162,3 @@ def test_a_result_that_cannot_be_sent_or_read_names_its_own_call(host):
         asyncio.run(beside_a_job()).value()
     with pytest.raises(WorkerError, match=r"the result of Busy.x cannot be read here: UnpicklingError"):
         WorkerReply(b"\x80\x05garbage").value("Busy.x")
-
-
-@pytest.mark.parametrize(
-    ("seen", "gpu", "index"),
-    [(1, None, 0), (1, 0, 0), (4, None, 2), (4, 3, 3)],
-    ids=["one", "the one given", "local rank", "the one given of all"],
-)
-def test_a_place_and_its_worker_have_one_device(monkeypatch, seen, gpu, index):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
-    place = WorkerPlace(6, 8, 2, 4, "cuda", gpu)
-    assert device_of(place) == torch.device("cuda", index) == ClassWithInitArgs(Busy).make(place).device

@@ -72,11 +72,6 @@ def test_the_last_lines_of_a_log(tmp_path):
     assert tail(Address(1, "", "", "", str(tmp_path / "absent"), 0)) is None
 
 
-def test_the_interface_of_an_address():
-    assert interface_of("127.0.0.1") == "lo"
-    assert interface_of("203.0.113.9") is None
-
-
 def test_cores_are_shared_unless_the_user_says_how_many(tmp_path):
     before = torch.get_num_threads()
     try:
@@ -101,7 +96,9 @@ def test_a_process_that_is_stopped_is_killed():
     kill_soon([address])  # nothing to do
 
 
-def test_the_gpu_of_a_process_among_those_it_sees():
+def test_the_interface_of_an_address_and_the_gpu_among_those_a_process_sees():
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.9") is None
     assert gpu_among([], "") is None
     assert gpu_among(["3"], "3") == 0  # Ray hides the others
     assert gpu_among(["3"], "") == 3  # RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES

@@ -19,13 +19,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from burnish.controller.decorator import register
-from burnish.controller.dispatch import Dispatch
+from burnish.config.trainer import RayInitConfig
+from burnish.controller.dispatch import Dispatch, register
 from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.pool import ResourcePool
+from burnish.controller.process import Address, start_time
+from burnish.controller.wire import Weight
 from burnish.controller.worker import Worker, WorkerPlace
 from burnish.errors import ConfigError, DeadlineError, NotAvailable, WorkerDied, WorkerError, WorkersLate
 from burnish.protocol import DataProto
+from tests.processes import is_running, until
+
+ray = pytest.importorskip("ray")
+
+from burnish.controller.ray import Hosts, Process, RayFuture, cluster, connect  # noqa: E402 (only where there is a Ray)
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("by_value")]
 
@@ -137,13 +144,6 @@ def pair(ray_groups):
     group.shutdown()
 
 
-def until(condition):
-    end = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
 def is_stopped(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -154,34 +154,25 @@ def asked(group, rank):
     return group._hosts.status([process])[id(process)]
 
 
-def gone(pid, seconds=SOON):
-    end = time.monotonic() + seconds
-    while (there := Path(f"/proc/{pid}/stat")).exists() and time.monotonic() < end:
-        try:
-            if there.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            break
-        time.sleep(0.05)
-    return not there.exists()
+def gone(pid):
+    return until(lambda: not is_running(int(pid)))
 
 
 # --- what is sent ---
 
 
-def test_workers_compute_together(gang):
-    x = torch.arange(10_007)
-    out = gang.total(DataProto.from_dict({"x": x}))
-    assert out.batch["total"].tolist() == [int(x.sum())]
+@pytest.fixture
+def puts(monkeypatch):
+    """Bytes of each column that this process puts into the object store."""
+    found, put = [], ray.put
+    monkeypatch.setattr(ray, "put", lambda value: found.append(value.nbytes) or put(value))
+    return found
 
 
-def test_column_is_put_into_the_object_store_once_and_read_there(gang, monkeypatch):
-    import ray
-
-    puts, put = [], ray.put
-    monkeypatch.setattr(ray, "put", lambda value: puts.append(value.nbytes) or put(value))
+def test_column_is_put_into_the_object_store_once_and_read_there_by_workers_that_compute_together(gang, puts):
     data = DataProto.from_dict({"x": torch.ones(100_000)})
     first = gang.total(data)
+    assert first.batch["total"].tolist() == [100_000]
     gang.total(data)
     gang.total(data.select(["x"]))
     assert puts == [400_000]
@@ -191,11 +182,7 @@ def test_column_is_put_into_the_object_store_once_and_read_there(gang, monkeypat
     assert puts == [400_000] * 2
 
 
-def test_result_is_read_in_the_object_store_and_sent_on_without_a_copy(gang, monkeypatch):
-    import ray
-
-    puts, put = [], ray.put
-    monkeypatch.setattr(ray, "put", lambda value: puts.append(value.nbytes) or put(value))
+def test_result_is_read_in_the_object_store_and_sent_on_without_a_copy(gang, puts):
     given = DataProto.from_dict({"x": torch.ones(100_000)})
     batch = given.union(gang.doubled(given))
     assert not batch.batch["y"].numpy().flags.owndata
@@ -203,28 +190,22 @@ def test_result_is_read_in_the_object_store_and_sent_on_without_a_copy(gang, mon
     assert puts == [400_000], "the column x alone; y was put by the worker that made it"
 
 
-def test_warnings_of_rank_zero_are_logged_in_the_controller(gang, caplog):
-    gang.warn("the tokenizer is odd")
-    assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
-        ("burnish.member", "WARNING", "the tokenizer is odd")
-    ]
-
-
-def test_processes_take_over_the_surroundings(gang):
+def test_processes_take_over_the_surroundings_and_are_shared_by_roles(gang, ray_on_running_hosts, caplog):
     found = gang.surroundings()
     assert {folder for folder, _, _ in found} == {os.getcwd()}
     assert {threads for _, threads, _ in found} == {1}  # OMP_NUM_THREADS of the tests
     assert all(interface for _, _, interface in found)
-
-
-def test_roles_of_a_pool_share_its_processes(ray_on_running_hosts):
+    gang.warn("the tokenizer is odd")
+    assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("burnish.member", "WARNING", "the tokenizer is odd")
+    ]
     workers = {"actor": ClassWithInitArgs(Member), "critic": ClassWithInitArgs(Member)}
     groups = ray_on_running_hosts.spawn(ResourcePool([2], "both", "cpu"), workers)
     assert groups["actor"].pid() == groups["critic"].pid()
     assert len({*groups["actor"].pid(), os.getpid()}) == 3
 
 
-def test_starting_does_not_wait(gang, tmp_path):
+def test_starting_does_not_wait_and_what_cannot_be_sent_is_named_and_changes_nothing(gang, tmp_path):
     released = tmp_path / "released"
     try:
         future = gang.hold.start(str(released), "done")  # which would end late if it were waited for
@@ -232,11 +213,7 @@ def test_starting_does_not_wait(gang, tmp_path):
             future.get(timeout=0.01)
     finally:
         released.touch()
-    assert future.get() == "done"
-    assert future.get() == "done"
-
-
-def test_arguments_that_cannot_be_sent_are_named_and_change_nothing(gang):
+    assert future.get() == future.get() == "done"
     with pytest.raises(WorkerError, match=r"Member.nap: its arguments cannot be sent to the workers: .*lock"):
         gang.nap(0, threading.Lock())
     with pytest.raises(WorkerError, match=r"the result of Member.lock, a lock, cannot be sent"):
@@ -295,8 +272,8 @@ def test_dead_process_is_named(pair):
 def test_hanging_process_is_named(pair, monkeypatch):
     pids = pair.pid()
     future = pair.trouble.start("stop")
-    until(lambda: is_stopped(pids[1]))
-    until(lambda: (there := asked(pair, 0)) and "torch.distributed.barrier()" in there.stack)
+    assert until(lambda: is_stopped(pids[1]))
+    assert until(lambda: (there := asked(pair, 0)) and "torch.distributed.barrier()" in there.stack)
     monkeypatch.setattr(pair.cluster, "deadline_s", LATE)
     with pytest.raises(WorkersLate) as e:
         future.get()
@@ -323,24 +300,24 @@ def test_refusal_while_others_wait_in_a_collective(pair):
     assert all(map(gone, pids))
 
 
-def test_too_few_nodes_are_reported(ray_groups, monkeypatch):
+def test_nodes_and_devices_of_the_cluster(ray_groups, monkeypatch):
     monkeypatch.setattr("burnish.controller.ray.hosts.STARTING", 0.5)
     with pytest.raises(ConfigError, match=r"pool 'p' asks for \[1, 1\] processes, node by node; there are 1 nodes: "):
         ray_groups.spawn(ResourcePool([1, 1], "p", "cpu"), {"it": ClassWithInitArgs(Member)})
-
-
-def test_devices_of_the_cluster(ray_groups):
     assert ray_groups.available_devices("cpu") is None
     if not torch.cuda.is_available():
         assert ray_groups.available_devices("auto") is None
         with pytest.raises(ConfigError, match=r"trainer.device=cuda, but Ray has no GPU: 1 nodes"):
             ray_groups.available_devices("cuda")
+    for address in ("127.0.0.1:1", "127.0.0.1:head"):
+        with pytest.raises(ConfigError, match=f"ray_init.address={address}: there is no Ray to join"):
+            cluster.start_ray(address, 1)
 
 
 CONTROLLER = """
 import json, os, sys, ray, torch
 from pathlib import Path
-from burnish.config.cluster import RayInitConfig
+from burnish.config.trainer import RayInitConfig
 from burnish.controller import ClassWithInitArgs, Dispatch, ResourcePool, Worker, register
 from burnish.controller.ray import connect
 from burnish.errors import WorkerError
@@ -387,18 +364,15 @@ def test_full_object_store_and_a_controller_that_dies(tmp_path):
     assert gone(said["pid"])
 
 
-def test_no_ray_at_an_address():
-    from burnish.controller.ray.cluster import start_ray
-
-    for address in ("127.0.0.1:1", "127.0.0.1:head"):
-        with pytest.raises(ConfigError, match=f"ray_init.address={address}: there is no Ray to join"):
-            start_ray(address, 1)
+def not_ended(group):
+    """Hosts that only note why they would be ended."""
+    hosts, ended = Hosts("gang", group._hosts.processes, group.cluster), []
+    hosts.end = ended.append
+    return hosts, ended
 
 
 def test_broken_connection_unknown_to_ray_ends_the_group(gang):
     """As after a network failure: all that is heard is that a collective lost a worker."""
-    from burnish.controller.failures import Weight
-    from burnish.controller.ray import Hosts, RayFuture
 
     ended = []
     hosts = Hosts("gang", gang._hosts.processes, gang.cluster)
@@ -435,8 +409,8 @@ def test_peers_that_hang_are_named_when_those_that_wait_for_them_are_late(pair, 
     released = tmp_path / "released"
     try:
         future = pair.ask.start(gang.peers()[:2], "suffer", ["wait", "block"], str(released))
-        until(lambda: (there := asked(gang, 0)) and len(there.peers) == 2)  # both have asked
-        until(lambda: asked(gang, 1) is None)
+        assert until(lambda: (there := asked(gang, 0)) and len(there.peers) == 2)  # both have asked
+        assert until(lambda: asked(gang, 1) is None)
         monkeypatch.setattr(pair.cluster, "deadline_s", LATE)  # not of the peers, whose calls would end as late
         with pytest.raises(WorkersLate) as e:
             future.get()
@@ -464,9 +438,6 @@ def test_deadline_of_a_peer_call_counts_the_rounds_it_waits_for(gang, monkeypatc
 
 
 def test_deadline_of_a_call_starts_when_its_processes_are_free():
-    from burnish.controller.process import Address
-    from burnish.controller.ray import Process, RayFuture
-
     hosts = SimpleNamespace(cluster=SimpleNamespace(deadline_s=10.0))
     process = Process(None, WorkerPlace(), Address(0, "", "", "", "", 0))
     first, second = (RayFuture(hosts, "it", {number: (process, number)}, None) for number in range(2))
@@ -476,17 +447,12 @@ def test_deadline_of_a_call_starts_when_its_processes_are_free():
     assert second._due() == second._given + 14
 
 
-def test_answer_that_has_arrived_is_taken_after_the_deadline(gang, monkeypatch):
-    import ray
-
+def test_answer_that_has_arrived_is_taken_and_a_result_that_cannot_be_fetched_in_time_waited_for(gang, monkeypatch):
     future = gang.nap.start(0, "done")
     assert ray.wait(list(future._future._waiting), timeout=SOON)[0]
-    monkeypatch.setattr(gang.cluster, "deadline_s", 0.0)
-    assert future.get() == "done"
-
-
-def test_result_that_cannot_be_fetched_in_time_is_waited_for(gang, monkeypatch):
-    import ray
+    with monkeypatch.context() as patch:
+        patch.setattr(gang.cluster, "deadline_s", 0.0)
+        assert future.get() == "done"
 
     def slow(refs, *, timeout):
         if isinstance(refs, list):
@@ -503,16 +469,10 @@ def test_result_that_cannot_be_fetched_in_time_is_waited_for(gang, monkeypatch):
 
 
 def test_silent_ray_raises_a_typed_error(gang, monkeypatch):
-    import ray
-
-    from burnish.controller.ray import Hosts
-
     def broken(*args, **kwargs):
         raise ray.exceptions.RaySystemError("the head is gone")
 
-    ended = []
-    hosts = Hosts("gang", gang._hosts.processes, gang.cluster)
-    hosts.end = ended.append
+    hosts, ended = not_ended(gang)
     future = hosts.give("Member.pid", "call", [("gang", "pid", (), {})] * 4)
     with monkeypatch.context() as patch:
         patch.setattr(ray, "wait", broken)
@@ -522,25 +482,17 @@ def test_silent_ray_raises_a_typed_error(gang, monkeypatch):
 
 
 def test_process_on_another_node_is_killed_there(ray_groups, monkeypatch):
-    from burnish.controller.process import Address, start_time
-    from burnish.controller.ray import nodes
-
     process = subprocess.Popen(["sleep", "600"])
-    there = Address(process.pid, "", "", nodes.here(), "", 0, start_time(process.pid))
+    there = Address(process.pid, "", "", cluster.here(), "", 0, start_time(process.pid))
     absent = Address(process.pid, "", "", "gone", "", 0, start_time(process.pid))
-    monkeypatch.setattr(nodes, "here", lambda: "elsewhere")
-    nodes.end_processes([absent])
+    monkeypatch.setattr(cluster, "here", lambda: "elsewhere")
+    cluster.end_processes([absent])
     assert process.poll() is None
-    nodes.end_processes([there])
+    cluster.end_processes([there])
     assert process.wait(30) == -signal.SIGKILL
 
 
 def test_disconnecting_writes_the_timeline_and_leaves_a_ray_alone_that_it_did_not_start(ray_groups, tmp_path, caplog):
-    import ray
-
-    from burnish.config.cluster import RayInitConfig
-    from burnish.controller.ray import connect
-
     for name in ("deep/timeline.json", "deep/timeline.json/in_a_file"):
         settings = RayInitConfig(timeline_json_file=str(tmp_path / name))
         groups = connect(settings, processes=1, logs=None, deadline_s=1, start_deadline_s=1)

@@ -45,13 +45,8 @@ def merging_tokenizer():
     backend.post_processor = processors.TemplateProcessing(
         single="<|begin|> $A", special_tokens=[("<|begin|>", vocabulary["<|begin|>"])]
     )
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token="<|pad|>",
-        eos_token="<|end|>",
-        bos_token="<|begin|>",
-        additional_special_tokens=["<|start|>"],
-    )
+    names = {"pad_token": "<|pad|>", "eos_token": "<|end|>", "bos_token": "<|begin|>"}
+    made = PreTrainedTokenizerFast(tokenizer_object=backend, **names, additional_special_tokens=["<|start|>"])
     made.chat_template = NEWLINE_TEMPLATE
     return made
 

@@ -6,14 +6,15 @@ from tokenizers import AddedToken
 
 from burnish.data.chat import ChatRenderer, to_messages, truncate
 from burnish.errors import ConfigError, DataError, NotAvailable
+from tests.data.conftest import NEWLINE_TEMPLATE
 
 USER = {"role": "user", "content": "2+2?"}
-NEWLINE_TEMPLATE = (
-    "{% for m in messages %}{{ '<|start|>' + m['role'] + '\\n' + m['content'] + '<|end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
-)
 TURNS = [USER, {"role": "assistant", "content": "4"}, {"role": "user", "content": "+1?"}]
 TURNS += [{"role": "assistant", "content": "5"}]
+
+
+def calling(calls):
+    return [{"role": "assistant", "content": None, "tool_calls": calls}]
 
 
 def learnt(tokenizer, ids, mask):
@@ -43,8 +44,7 @@ class TestToMessages:
                 {"role": "user", "content": "ab"},
             ),
             (  # no nulls, and arguments become objects
-                [{"role": "assistant", "content": None,
-                  "tool_calls": [{"id": None, "function": {"name": "add", "arguments": '{"a": 1}'}}]}],
+                calling([{"id": None, "function": {"name": "add", "arguments": '{"a": 1}'}}]),
                 {"role": "assistant", "content": "",
                  "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]},
             ),
@@ -63,14 +63,8 @@ class TestToMessages:
             ([{"role": "user", "content": 5}], r"message 0 \(user\) has the content a int \(5\), expected text"),
             ([{"role": "user", "content": None}], "message 0 .*NoneType"),
             ([{"role": "user", "content": [{"type": "text"}]}], "content part .*expected text"),
-            (
-                [{"role": "assistant", "tool_calls": 5}],
-                r"message 0 \(assistant\) has the tool_calls a int \(5\), expected a",
-            ),
-            (
-                [{"role": "assistant", "tool_calls": ["f"]}],
-                r"has the tool_calls a list \(\['f'\]\), expected a list of obj",
-            ),
+            (calling(5), r"message 0 \(assistant\) has the tool_calls a int \(5\), expected a"),
+            (calling(["f"]), r"has the tool_calls a list \(\['f'\]\), expected a list of obj"),
         ],
     )
     def test_bad_prompts(self, prompt, message):
@@ -81,14 +75,10 @@ class TestToMessages:
 
 
 class TestTruncate:
-    @pytest.mark.parametrize(
-        ("mode", "kept"), [("left", [2, 3, 4, 5, 6]), ("right", [0, 1, 2, 3, 4]), ("middle", [0, 1, 4, 5, 6])]
-    )
-    def test_modes(self, mode, kept):
-        assert truncate(range(7), 5, mode) == kept
-        assert truncate([1, 2, 3], 3, mode) == truncate([1, 2, 3], 3, "error") == [1, 2, 3]
-
-    def test_errors(self):
+    def test_modes_and_errors(self):
+        for mode, kept in {"left": [2, 3, 4, 5, 6], "right": [0, 1, 2, 3, 4], "middle": [0, 1, 4, 5, 6]}.items():
+            assert truncate(range(7), 5, mode) == kept
+            assert truncate([1, 2, 3], 3, mode) == truncate([1, 2, 3], 3, "error") == [1, 2, 3]
         with pytest.raises(DataError, match="7 tokens, over the limit of 5"):
             truncate(range(7), 5, "error")
         with pytest.raises(ConfigError, match="truncation='cut': use one of error, left, right, middle"):
@@ -96,35 +86,28 @@ class TestTruncate:
 
 
 class TestPrompt:
-    def test_ids_are_those_of_the_tokenizer(self, tokenizer):
+    def test_ids_and_counts_are_those_of_the_tokenizer(self, tokenizer, monkeypatch):
         expected = tokenizer.apply_chat_template(TURNS[:3], add_generation_prompt=True, return_dict=True)["input_ids"]
         assert ChatRenderer(tokenizer).prompt_ids(TURNS[:3]) == expected
-
-    def test_counts_match_ids(self, tokenizer):
+        monkeypatch.setattr("burnish.data.chat.BATCH", 4)
         renderer = ChatRenderer(tokenizer)
         texts = [renderer.text([USER]), renderer.text(TURNS)]
         lengths = [len(renderer.prompt_ids([USER])), len(renderer.prompt_ids(TURNS))]
-        assert renderer.token_counts(texts * 3, batch=4) == lengths * 3
+        assert renderer.token_counts(texts * 3) == lengths * 3
 
     def test_template_arguments_and_tools_reach_the_template(self, tokenizer):
         template = "{{ mood }}: {{ messages[0]['content'] }} {{ tools[0]['name'] }}"
         renderer = ChatRenderer(tokenizer, {"chat_template": template, "mood": "calm"})
         assert renderer.text([USER], [{"name": "add"}]) == "calm: 2+2? add"
-
-    def test_reserved_arguments_are_refused(self, tokenizer):
         with pytest.raises(ConfigError, match=r"data\.apply_chat_template_kwargs\.tokenize is set by burnish"):
             ChatRenderer(tokenizer, {"tokenize": False})
 
-    def test_a_lone_surrogate_is_refused(self, tokenizer):
+    def test_a_lone_surrogate_and_roles_without_a_template_are_refused(self, tokenizer):
         renderer = ChatRenderer(tokenizer)
-        half = {"role": "user", "content": "half \ud83d of it"}
-        for render in (renderer.text, renderer.prompt_ids):
+        half = {"role": "assistant", "content": "half \ud83d of it"}
+        for render in (renderer.text, renderer.prompt_ids, renderer.conversation):
             with pytest.raises(DataError, match=r"the text has a lone surrogate \(\\ud83d\); fix or drop the row"):
-                render([half])
-        with pytest.raises(DataError, match="lone surrogate"):
-            renderer.conversation([USER, {"role": "assistant", "content": "\ud83d"}])
-
-    def test_a_template_that_refuses_the_roles(self, tokenizer):
+                render([USER, half])
         template = "{{ raise_exception('System role not supported') }}"
         renderer = ChatRenderer(tokenizer, {"chat_template": template})
         with pytest.raises(DataError, match="roles system, user: System role not supported"):
@@ -132,7 +115,7 @@ class TestPrompt:
 
 
 class TestPlainTemplate:
-    def test_prompt_text(self, plain_tokenizer, merging_tokenizer):
+    def test_the_plain_template(self, plain_tokenizer, merging_tokenizer):
         renderer = ChatRenderer(plain_tokenizer)
         messages = [{"role": "system", "content": "Be brief."}, *TURNS[:3]]
         expected = "system: Be brief.\n\nuser: 2+2?\n\nassistant: 4<|end|>\n\nuser: +1?\n\nassistant:"
@@ -144,8 +127,6 @@ class TestPlainTemplate:
         bare.chat_template = None
         assert ChatRenderer(bare).text([USER]) == "<|begin|>user: 2+2?\n\nassistant:"
         assert ChatRenderer(bare).prompt_ids([USER])[0] == bare.bos_token_id
-
-    def test_conversation(self, plain_tokenizer):
         ids, mask = ChatRenderer(plain_tokenizer).conversation(TURNS)
         assert learnt(plain_tokenizer, ids, mask) == [" 4<|end|>", " 5<|end|>"]
 
@@ -163,40 +144,32 @@ class TestConversation:
         newline_after_end = ChatRenderer(merging_tokenizer).conversation(TURNS)
         assert learnt(merging_tokenizer, *newline_after_end) == ["4<|end|>", "5<|end|>"]
 
-    def test_starts_with_the_ids_of_the_rollout_prompt(self, merging_tokenizer):
+    def test_starts_with_the_ids_of_the_rollout_prompt_and_keeps_them_after_a_seam(self, merging_tokenizer):
         """The answer begins with a newline that the tokenizer would merge with the prompt's last one."""
         renderer = ChatRenderer(merging_tokenizer)
-        prompt = renderer.prompt_ids([USER])
-        ids, mask = renderer.conversation([USER, {"role": "assistant", "content": "\n4"}])
-        assert ids[: len(prompt)] == prompt
-        assert mask[: len(prompt)] == [0] * len(prompt)
-        assert learnt(merging_tokenizer, ids, mask) == ["\n4<|end|>"]
-        assert merging_tokenizer("\n\n", add_special_tokens=False)["input_ids"][0] not in ids
-
-    def test_later_turns_keep_earlier_ids_after_a_seam(self, merging_tokenizer):
-        renderer = ChatRenderer(merging_tokenizer)
         turns = [USER, {"role": "assistant", "content": "\n4"}, *TURNS[2:]]
-        first, _ = renderer.conversation(turns[:2])
+        prompt = renderer.prompt_ids([USER])
+        first, mask = renderer.conversation(turns[:2])
+        assert first[: len(prompt)] == prompt and mask[: len(prompt)] == [0] * len(prompt)
+        assert learnt(merging_tokenizer, first, mask) == ["\n4<|end|>"]
+        assert merging_tokenizer("\n\n", add_special_tokens=False)["input_ids"][0] not in first
         ids, mask = renderer.conversation(turns)
         assert ids[: len(first)] == first
         assert learnt(merging_tokenizer, ids, mask) == ["\n4<|end|>", "5<|end|>"]
         assert merging_tokenizer.decode(ids) == renderer.text(turns, generation_prompt=False)
 
-    def test_an_end_token_that_is_special_without_a_role(self, tokenizer):
+    def test_end_tokens_that_are_special_without_a_role_and_templates_without_any(self, tokenizer):
         made = copy.deepcopy(tokenizer)
         made.add_tokens([AddedToken("<|turn|>", special=True)])
         made.chat_template = NEWLINE_TEMPLATE.replace("<|end|>", "<|turn|>")
         assert made.convert_tokens_to_ids("<|turn|>") not in tokenizer.all_special_ids
-        ids, mask = ChatRenderer(made).conversation(TURNS)
-        assert learnt(made, ids, mask) == ["4<|turn|>", "5<|turn|>"]
-
-    def test_a_template_without_end_tokens_is_learnt_whole(self, tokenizer):
+        assert learnt(made, *ChatRenderer(made).conversation(TURNS)) == ["4<|turn|>", "5<|turn|>"]
         template = "{% for m in messages %}{{ m['role'] }}>{{ m['content'] }};{% endfor %}"
         template += "{% if add_generation_prompt %}assistant>{% endif %}"
         ids, mask = ChatRenderer(tokenizer, {"chat_template": template}).conversation(TURNS)
         assert learnt(tokenizer, ids, mask) == ["4;", "5;"]
 
-    def test_a_template_that_rewrites_past_turns_is_refused(self, tokenizer):
+    def test_a_template_that_rewrites_past_turns_and_nothing_to_learn_are_refused(self, tokenizer):
         template = (
             "{% for m in messages %}<|start|>{{ m['role'] }}\n"
             "{% if not loop.last and '</think>' in m['content'] %}{{ m['content'].split('</think>')[1] }}"
@@ -210,11 +183,6 @@ class TestConversation:
         with pytest.raises(DataError, match="renders earlier text differently once message 3 follows") as caught:
             renderer.conversation([USER, thinking, *TURNS[2:]])
         assert "one example per assistant turn" in str(caught.value)
-
-    @pytest.mark.parametrize(
-        ("messages", "message"),
-        [([USER], "no message is from the assistant"), (TURNS[1:], "the first message is from the assistant")],
-    )
-    def test_nothing_to_learn(self, tokenizer, messages, message):
-        with pytest.raises(DataError, match=message):
-            ChatRenderer(tokenizer).conversation(messages)
+        for messages, who in ([USER], "no message is"), (TURNS[1:], "the first message is"):
+            with pytest.raises(DataError, match=f"{who} from the assistant"):
+                ChatRenderer(tokenizer).conversation(messages)

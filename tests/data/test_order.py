@@ -42,19 +42,13 @@ def test_every_epoch_is_a_permutation(sizes, seed, shuffle, epoch):
         assert rows == sorted(rows)
 
 
-@given(orders(), st.lists(st.integers(0, 200), max_size=6), st.integers(0, 200))
+@given(orders(), st.lists(st.integers(0, 200), max_size=6), st.integers(0, 300))
 @settings(deadline=None)
-def test_a_position_has_one_row_whatever_was_asked_before(arguments, asked, position):
-    used = Order(*arguments)
+def test_a_position_has_one_row_and_one_epoch_whatever_was_asked_before(arguments, asked, position):
+    used, order = Order(*arguments), Order(*arguments)
     for other in asked:
         used.index(other)
-    assert used.index(position) == Order(*arguments).index(position)
-
-
-@given(orders(), st.integers(0, 300))
-@settings(deadline=None)
-def test_epochs_and_their_starts_agree(arguments, position):
-    order = Order(*arguments)
+    assert used.index(position) == order.index(position)
     epoch = order.epoch(position)
     assert order.start(epoch) <= position < order.start(epoch + 1)
     assert order.start(0) == 0 and order.start(1) == len(order)
@@ -80,14 +74,11 @@ def test_a_source_repeats_no_row_before_all_were_drawn(a, b, seed, shuffle):
             assert sorted(rows[start : start + size]) == list(range(size))
 
 
-def test_the_order_of_a_seed_does_not_change_between_versions():
+def test_the_order_of_a_seed_stays_and_spreads_rows_evenly():
     """A run resumed with a newer version continues in the same order."""
     assert epoch_rows(Order([8], 1, True), 0) == [0, 3, 5, 1, 7, 4, 2, 6]
     assert epoch_rows(Order([4, 2], 1, True, [1, 1]), 1) == [2, 4, 5, 1, 4, 2]
-
-
-def test_a_shuffle_spreads_rows_evenly_and_differs_by_epoch_and_seed():
-    """Over many epochs each row is as often in the first half as in the second."""
+    # Over many epochs each row is as often in the first half as in the second.
     order = Order([10], 0, True)
     first_half = Counter(row for epoch in range(400) for row in epoch_rows(order, epoch)[:5])
     assert all(150 < first_half[row] < 250 for row in range(10))
@@ -150,15 +141,11 @@ class TestCurriculum:
         assert [order.start(epoch) for epoch in range(6)] == [0, 3, 6, 7, 13, 19]
         assert [order.epoch(position) for position in (0, 5, 6, 7, 12, 13)] == [0, 1, 2, 3, 3, 4]
 
-    def test_bare_values_are_stages_of_one_epoch(self, dataset, data_config):
+    def test_bare_values_are_stages_of_one_epoch_and_rows_in_none_are_reported(self, dataset, data_config, caplog):
+        caplog.set_level("INFO")
         order = self.order(dataset, data_config, ["medium", ["easy", "hard"]])
         assert epoch_rows(order, 0) == [3]
-        assert sorted(epoch_rows(order, 1)) == [0, 1, 2, 4, 5]
-
-    def test_rows_in_no_stage_are_reported(self, dataset, data_config, caplog):
-        caplog.set_level("INFO")
-        self.order(dataset, data_config, ["easy", ["medium", "hard"]])
-        assert not caplog.messages
+        assert sorted(epoch_rows(order, 1)) == [0, 1, 2, 4, 5] and not caplog.messages
         self.order(dataset, data_config, [{"values": ["easy"]}])
         assert caplog.messages == ["3 of 6 rows are in no stage of data.curriculum and never drawn"]
 
@@ -170,10 +157,7 @@ class TestCurriculum:
     @pytest.mark.parametrize(
         ("stages", "message"),
         [
-            (
-                [{"values": ["odd"]}],
-                r"stages\[0\]: no row has .*\['odd'\]; the values are 'easy', 'hard', 'medium'",
-            ),
+            ([{"values": ["odd"]}], r"stages\[0\]: no row has .*\['odd'\]; the values are 'easy', 'hard', 'medium'"),
             ([{"value": ["easy"]}], r"stages\[0\].*expected \{values: \[\.\.\.\], epochs: k\}"),
             ([{"values": ["easy"], "epoch": 2}], r"stages\[0\].*expected"),
             ([{"values": ["easy"], "epochs": 0}], r"stages\[0\]\.epochs=0: expected a whole number of at least 1"),
@@ -184,20 +168,16 @@ class TestCurriculum:
     def test_bad_stages(self, dataset, data_config, stages, message):
         with pytest.raises(ConfigError, match=message):
             self.order(dataset, data_config, stages)
-
-    def test_a_row_without_the_field(self, dataset, data_config):
         with pytest.raises(DataError, match=r"rows\.jsonl, row 0 .*field 'extra_info\.level' \(data\.curriculum"):
             self.order(dataset, data_config, ["easy"], key="extra_info.level")
 
 
-class TestMakeOrder:
-    def test_reads_seed_shuffle_and_weights(self, write_jsonl, data_config):
-        files = [write_jsonl([{"prompt": "q"}] * 6, f"{name}.jsonl") for name in "ab"]
-        dataset = RLDataset(files, None, data_config)
-        data_config.seed, data_config.dataset_weights = 5, [0.75, 0.25]
-        assert epoch_rows(make_order(dataset, data_config), 0) == epoch_rows(Order([6, 6], 5, True, [0.75, 0.25]), 0)
-        data_config.shuffle, data_config.dataset_weights = False, None
-        assert epoch_rows(make_order(dataset, data_config), 0) == list(range(12))
+def test_seed_shuffle_and_weights_are_read(write_jsonl, data_config):
+    dataset = RLDataset([write_jsonl([{"prompt": "q"}] * 6, f"{name}.jsonl") for name in "ab"], None, data_config)
+    data_config.seed, data_config.dataset_weights = 5, [0.75, 0.25]
+    assert epoch_rows(make_order(dataset, data_config), 0) == epoch_rows(Order([6, 6], 5, True, [0.75, 0.25]), 0)
+    data_config.shuffle, data_config.dataset_weights = False, None
+    assert epoch_rows(make_order(dataset, data_config), 0) == list(range(12))
 
 
 class TestSampler:
@@ -241,13 +221,9 @@ class TestSampler:
             ),
             ("    def __len__(self): return 0\n    def index(self, p): return 0\n", "an epoch of 0 positions"),
             ("    def __init__(self): pass\n" + LEN + "    def index(self, p): return 0\n", "cannot be called with 2"),
+            (LEN + "    def index(self, p): return p\n", r"Mine gives row 4 at position 4; rows are 0 to 3"),
         ],
     )
     def test_bad_samplers(self, make, body, message):
         with pytest.raises(ConfigError, match=message):
-            make(body)
-
-    def test_a_row_that_does_not_exist(self, make):
-        order = make(self.LEN + "    def index(self, position): return position\n")
-        with pytest.raises(ConfigError, match=r"Mine gives row 4 at position 4; rows are 0 to 3"):
-            order.index(4)
+            make(body).index(4)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from burnish.data.chat import ChatRenderer
-from burnish.data.check import CheckOptions, Measure, check_file
-from burnish.data.column_types import MOST_FIELDS, Columns
-from burnish.data.files import describe, write_parquet
+from burnish.data.check import CheckOptions, check_file
+from burnish.data.files import MOST_FIELDS, Columns, describe, write_parquet
 from burnish.data.report import FINDINGS, KINDS, CheckReport, Lengths, lines, print_report, summary
 from burnish.errors import DataError
 
@@ -46,8 +45,8 @@ def row(question="1+1?", truth="2", **fields):
 @pytest.fixture
 def check(write_jsonl):
     def run(rows, judge=None, tokenizer=None, name="rows.jsonl", **asked):
-        measure = Measure(ChatRenderer(tokenizer) if tokenizer else None)
-        return check_file(describe(write_jsonl(rows, name)), CheckOptions(**asked), judge or NoJudge(), measure)
+        renderer = ChatRenderer(tokenizer) if tokenizer else None
+        return check_file(describe(write_jsonl(rows, name)), CheckOptions(**asked), judge or NoJudge(), renderer)
 
     return run
 
@@ -56,12 +55,15 @@ def found(report):
     return {name: sorted(n for rows in texts.values() for n in rows) for name, texts in report.found.items()}
 
 
-def test_good_rows_are_described_and_nothing_is_found(check):
+def test_good_rows_are_described_and_the_judge_decides_what_is_refused_and_what_fails(check):
     judge = NoJudge()
     report = check([row(), row("2+2?", "4")], judge)
     assert (report.kind, report.rows, report.found, report.scored) == ("prompts", 2, {}, 2)
     assert report.sources == {"gsm8k": 2} and report.roles == {"user": 2} and report.turns == {1: 2}
     assert [each["raw_prompt"][0]["content"] for each in judge.scored] == ["1+1?", "2+2?"]
+    report = check([row(str(i)) for i in range(5)], Strict())
+    assert found(report) == {"refused": [0, 2, 4], "failing_reference": [1, 3]}
+    assert report.found["refused"] == {"it is even": [0, 2, 4]}
 
 
 def test_every_bad_row_is_reported_with_its_field(check, tokenizer):
@@ -93,20 +95,11 @@ def test_every_bad_row_is_reported_with_its_field(check, tokenizer):
     assert check(rows).found["refused"][surrogate] == [5]
 
 
-def test_the_judge_decides_what_is_refused_and_what_fails(check):
-    report = check([row(str(i)) for i in range(5)], Strict())
-    assert found(report) == {"refused": [0, 2, 4], "failing_reference": [1, 3]}
-    assert report.found["refused"] == {"it is even": [0, 2, 4]}
-
-
-def test_empty_prompts_and_answers(check):
+def test_empty_and_repeated_prompts_and_empty_answers(check):
     system = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": " \n"}]
     report = check([row(" "), row(system), row("a", ""), row("b", []), row("c", extra_info={"answer": " "}), row("d")])
     assert found(report) == {"empty_prompt": [0, 1], "empty_answer": [2, 3, 4], "mixed_types": [1, 3]}
     assert set(report.found["empty_answer"]) == {"reward_model.ground_truth is empty", "extra_info.answer is empty"}
-
-
-def test_repeated_prompts_name_the_first_row_that_has_them(check):
     as_message = [{"role": "user", "content": "1+1?"}]
     as_system = [{"role": "system", "content": "1+1?"}]
     report = check([row("1+1?"), row(" 1+1?\n"), row("2+2?"), row(as_message), row("2+2?"), row(as_system)])
@@ -137,62 +130,36 @@ def test_lengths_in_characters_and_in_tokens_as_training_renders_them(check, tok
     assert f"problem: rows over the length limit (2); the longest has {len(ids[1])} tokens (row 1)" in text
 
 
-def test_summary_and_histogram_of_lengths():
+LENGTHS = [4, 10, 6, 100, 8]
+
+
+@pytest.mark.parametrize("values", [LENGTHS, [7], [7, 7], [0, 1], list(range(8)), list(range(9)), [0, 10**9]])
+def test_summary_and_histogram_of_lengths(values):
     lengths = Lengths("tokens")
-    for number, value in enumerate([4, 10, 6, 100, 8]):
+    for number, value in enumerate(values):
         lengths.add(number, value)
-    assert lengths.summary() == pytest.approx({"min": 4, "median": 8, "p95": 82, "max": 100, "longest_row": 3})
     bins = lengths.histogram()
-    assert bins[0] == (4, 16, 4) and bins[-1] == (95, 100, 1) and sum(count for *_, count in bins) == 5
+    if values is LENGTHS:
+        assert lengths.summary() == pytest.approx({"min": 4, "median": 8, "p95": 82, "max": 100, "longest_row": 3})
+        assert bins[0] == (4, 16, 4) and bins[-1] == (95, 100, 1)
     assert all(high + 1 == low for (_, high, _), (low, _, _) in itertools.pairwise(bins))
-
-
-@pytest.mark.parametrize("values", [[7], [7, 7], [0, 1], list(range(8)), list(range(9)), [0, 10**9]])
-def test_every_length_falls_into_the_histogram(values):
-    lengths = Lengths("tokens")
-    for value in values:
-        lengths.add(0, value)
-    bins = lengths.histogram()
     assert len(bins) <= 8 and bins[0][0] == min(values) and bins[-1][1] == max(values)
     assert [count for *_, count in bins] == [sum(low <= v <= high for v in values) for low, high, _ in bins]
 
 
-@pytest.mark.parametrize(
-    ("columns", "kind"),
-    [
-        ({"prompt": "a"}, "prompts"),
-        ({"prompts": "a", "messages": []}, "prompts"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "conversations"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "pairs"),
-        ({"chosen": "b", "rejected": "c"}, "pairs"),
-        ({"prompt": "a", "responses": ["b"]}, "responses"),
-    ],
-)
-def test_the_kind_of_rows_follows_from_their_columns(check, columns, kind):
-    assert check([columns]).kind == kind and kind in KINDS
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({}, "no column 'prompt'; the columns are question. Name the one with the prompts in --prompt-key"),
-        ({"prompt_key": "quest"}, "no column 'quest'; the columns are question. Name the one with the prompts"),
-        (
-            {"prompt_key": "question", "reward_fn_key": "task"},
-            "no column 'task'; the columns are question. Name the one with the data sources in --reward-fn-key",
-        ),
-    ],
-)
-def test_a_missing_column(check, asked, said):
-    with pytest.raises(DataError) as error:
-        check([{"question": "x"}], **asked)
-    assert said in str(error.value)
-
-
-def test_other_columns_can_hold_prompt_and_source(check):
-    rows = [{"question": "x", "extra_info": {"task": "gsm8k"}}]
-    report = check(rows, prompt_key="question", reward_fn_key="extra_info.task")
+def test_other_columns_can_hold_prompt_and_source_and_a_missing_one_is_named(check):
+    assert check([{"prompts": "a", "messages": []}]).kind == "prompts"
+    report = check([{"q": "x", "info": {"task": "gsm8k"}}], prompt_key="q", reward_fn_key="info.task")
     assert report.sources == {"gsm8k": 1} and not report.found
+    task = {"prompt_key": "question", "reward_fn_key": "task"}
+    for asked, missing, fix in [
+        ({}, "prompt", "the prompts in --prompt-key"),
+        ({"prompt_key": "quest"}, "quest", "the prompts"),
+        (task, "task", "the data sources in --reward-fn-key"),
+    ]:
+        with pytest.raises(DataError) as error:
+            check([{"question": "x"}], **asked)
+        assert f"no column '{missing}'; the columns are question. Name the one with {fix}" in str(error.value)
 
 
 def turns(*contents):
@@ -211,6 +178,7 @@ def test_conversations(check, tokenizer):
         {"messages": [{"role": "user", "content": "use f"}, call, {"role": "assistant", "content": "done"}]},
     ]
     report = check(rows)
+    assert report.kind == "conversations"
     assert found(report) == {"duplicate": [1], "empty_answer": [1], "refused": [2, 3, 4]}
     assert "field 'messages' is missing or null" in report.found["refused"]
     assert report.turns == {2: 1, 4: 1, 3: 1} and list(report.lengths["conversation"].values) == [4, 8, 9]
@@ -232,6 +200,7 @@ def test_pairs(check):
         {"prompt": "", "chosen": "a", "rejected": "b"},
     ]
     report = check(rows)
+    assert report.kind == check(rows[4:5]).kind == "pairs"
     assert found(report) == {
         "equal_sides": [1],
         "empty_answer": [2],
@@ -251,10 +220,8 @@ def test_responses(check):
         row("4", responses=["a", "b"], finish_reasons=["stop"]),
     ]
     report = check(rows)
-    assert {n: rows for n, rows in found(report).items() if n != "mixed_types"} == {
-        "empty_response": [0],
-        "refused": [2, 3],
-    }
+    assert report.kind == "responses"
+    assert found(report) | {"mixed_types": []} == {"empty_response": [0], "refused": [2, 3], "mixed_types": []}
     assert "field 'finish_reasons' has 1 entries for 2 responses" in report.found["refused"]
     assert report.finish_reasons == {"stop": 1, "length": 1} and report.responses == {2: 1, 1: 1}
     assert list(report.lengths["response"].values) == [1, 0, 5]
@@ -276,9 +243,7 @@ def test_columns_with_types_nulls_and_mixtures(check):
     assert first.startswith("'reward_model.ground_truth' holds text (2, first in row 0), integer (1, first in row 1);")
     assert second.startswith("'target[]' holds text (4, first in row 0), integer (1, first in row 2)")
     assert numbers == [[1], [2]]
-
-
-def test_objects_whose_keys_are_data_do_not_fill_the_report():
+    # Objects whose keys are data do not fill the report.
     columns = Columns()
     for i in range(100):
         columns.add({"extra_info": {f"id-{i}": i}})
@@ -289,14 +254,14 @@ def test_parquet_is_read_in_batches_with_the_same_result(check, tmp_path):
     rows = [row(f"{i % 2000}?", str(i), extra_info={"index": i}) for i in range(2500)]
     path = write_parquet(rows, tmp_path / "rows.parquet")
     seen = []
-    report = check_file(describe(str(path)), CheckOptions(), NoJudge(), Measure(), seen.append)
+    report = check_file(describe(str(path)), CheckOptions(), NoJudge(), on_rows=seen.append)
     assert seen == [1024, 1024, 452] and report.rows == report.scored == 2500
     assert report.count("duplicate") == 500 and report.found["duplicate"]["the prompt of row 7"] == [2007]
     as_json = check(rows).to_dict()
     assert {**report.to_dict(), "file": ""} == {**as_json, "file": ""}
 
 
-def test_the_text_names_a_handful_of_rows_and_the_count(check):
+def test_the_text_names_a_handful_of_rows_and_the_json_has_everything(check):
     report = CheckReport([check([row("same", "") for _ in range(50)], Strict())])
     text = [line for line, _ in lines(report)]
     assert "  problem: rows that would be refused (25)" in text
@@ -310,16 +275,11 @@ def test_the_text_names_a_handful_of_rows_and_the_count(check):
         "reference answers that fail their own scorer (25), empty answers (50); "
         "warnings: rows with a prompt that an earlier row has (49)"
     )
-
-
-def test_everything_is_in_the_json(check):
     report = CheckReport([check([row("same", "") for _ in range(50)], Strict()), check([row("same")], name="b.jsonl")])
     found = json.loads(json.dumps(report.to_dict()))
     first = found["files"][0]
-    assert first["problems"]["refused"] == {
-        "count": 25,
-        "what": [{"text": "it is even", "rows": list(range(0, 50, 2))}],
-    }
+    even = {"text": "it is even", "rows": list(range(0, 50, 2))}
+    assert first["problems"]["refused"] == {"count": 25, "what": [even]}
     assert first["warnings"]["duplicate"]["what"][0]["rows"] == list(range(1, 50))
     assert first["lengths"]["prompt"]["histogram"] == [[4, 4, 50]] and first["lengths"]["prompt"]["p95"] == 4
     assert found["overlap"][0]["rows"] == [[0, 0]] and found["problems"]["prompts in two files"] == 1

@@ -43,7 +43,7 @@ def test_the_files_of_a_split_in_a_folder(tmp_path, names):
     assert [part.records for part in read(files)] == [ROWS] * len(names)
 
 
-def test_a_folder_without_the_split_says_what_was_looked_for(tmp_path):
+def test_folders_without_the_split_or_with_two_candidates_are_refused(tmp_path):
     write_jsonl(tmp_path / "train.jsonl")
     with pytest.raises(DataError) as caught:
         files_in(tmp_path, "test")
@@ -51,31 +51,21 @@ def test_a_folder_without_the_split_says_what_was_looked_for(tmp_path):
         f"{tmp_path}: no test file; looked for test.*, test-* and test/* ending with one of .parquet, .json, .jsonl, "
         ".json.gz, .jsonl.gz. Name it with --test FILE, or keep a part of the train records apart with --test-size N"
     )
-
-
-def test_two_candidates_for_a_split_are_refused(tmp_path):
-    write_jsonl(tmp_path / "train.jsonl")
+    file = write_jsonl(tmp_path / "train.jsonl")
     write_parquet(ROWS, tmp_path / "train.parquet")
     with pytest.raises(DataError, match=r"both train.parquet and train.jsonl could be the train split; .*--train FILE"):
         files_in(tmp_path, "train")
-
-
-def test_a_source_that_is_not_a_folder(tmp_path):
-    file = write_jsonl(tmp_path / "train.jsonl")
     with pytest.raises(DataError, match=f"--source {file}: is a file; name it with --train {file}"):
         files_in(file, "train")
     with pytest.raises(DataError, match="--source nowhere: not found from .*a folder with train"):
         files_in("nowhere", "train")
 
 
-def test_an_origin_of_named_files_reads_those_alone(tmp_path):
+def test_an_origin_reads_the_files_that_are_named_or_the_splits_of_a_folder(tmp_path):
     assert Origin(train=["a", "b"]).files(HUB) == {"train": [Path("a"), Path("b")]}
     assert Origin(test=["c"]).files(HUB) == {"test": [Path("c")]}
     assert Origin(train=["a"], test_size=5).files(HUB) == {"train": [Path("a")]}
     assert Origin(train=["a"], test_size=5).splits(HUB) == ["train", "test"]
-
-
-def test_an_origin_in_a_folder_reads_the_splits_that_the_dataset_has(tmp_path):
     for name in ("train", "validation"):
         write_jsonl(tmp_path / f"{name}.jsonl")
     origin = Origin(source=str(tmp_path))
@@ -106,25 +96,14 @@ def hub(tmp_path, monkeypatch):
 def test_the_hub_is_asked_for_the_parquet_of_the_splits_alone(hub, tmp_path):
     files = Origin().files(HUB)
     assert files == {split: [tmp_path / "main" / split / "0000.parquet"] for split in ("train", "test")}
-    assert hub == [
-        (
-            "owner/name",
-            {
-                "repo_type": "dataset",
-                "revision": "refs/convert/parquet",
-                "allow_patterns": ["main/train/*.parquet", "main/test/*.parquet"],
-            },
-        )
-    ]
-
-
-def test_another_dataset_of_the_hub_has_its_own_configuration(hub, tmp_path):
+    patterns = ["main/train/*.parquet", "main/test/*.parquet"]
+    asked = {"repo_type": "dataset", "revision": "refs/convert/parquet", "allow_patterns": patterns}
+    assert hub == [("owner/name", asked)]
+    hub.clear()
+    # Another dataset has its own configuration.
     assert Origin(hub="else/where", test_size=1).files(HUB)["train"] == [tmp_path / "default/train/0000.parquet"]
     assert Origin(hub="else/where", hub_config="main").files(HUB)["test"] == [tmp_path / "main/test/0000.parquet"]
     assert [repo for repo, _ in hub] == ["else/where"] * 2
-
-
-def test_a_configuration_that_the_hub_does_not_have(hub):
     with pytest.raises(DataError, match=r"owner/name on the hub has no other/train/\*\.parquet; .*--hub-config"):
         download("owner/name", "other", ["train"])
 
@@ -139,54 +118,32 @@ def test_without_network_the_error_says_how_to_give_files(name):
     assert message.endswith("give local files with --source FOLDER, or --train FILE and --test FILE")
 
 
-def test_columns_are_renamed(tmp_path):
+def test_columns_are_renamed_and_a_replaced_one_is_reported(tmp_path, caplog):
     file = write_jsonl(tmp_path / "a.jsonl", [{"problem": "a", "answer": "long", "short": "1"}])
+    (swapped,) = read([file], renaming(["answer=short", "short=answer"]))
+    assert swapped.records == [{"problem": "a", "short": "long", "answer": "1"}] and not caplog.messages
     (part,) = read([file], renaming(["problem=question", "short=answer"]))
     assert part.records == [{"question": "a", "answer": "1"}]
-    (swapped,) = read([file], renaming(["answer=short", "short=answer"]))
-    assert swapped.records == [{"problem": "a", "short": "long", "answer": "1"}]
-
-
-def test_a_replaced_column_is_reported(tmp_path, caplog):
-    file = write_jsonl(tmp_path / "a.jsonl", [{"problem": "a", "answer": "long", "short": "1"}])
-    read([file], renaming(["problem=question", "answer=short", "short=answer"]))
-    assert not caplog.records
-    read([file], renaming(["problem=question", "short=answer"]))
-    assert [r.getMessage() for r in caplog.records] == [
-        f"{file}: the column 'answer' is dropped: --rename gives its name to 'short'"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [(["a=question", second], f"--rename a=question and --rename {second} contradict each other")
-     for second in ("b=question", "a=answer")]
-    + [([word], f"--rename {word}: write THEIRS=OURS") for word in ("question", "=question", "problem=")],
-)  # fmt: skip
-def test_renamings_that_contradict_each_other_or_cannot_be_read(words, message):
-    with pytest.raises(ConfigError, match=message):
-        renaming(words)
-
-
-def test_renaming_a_missing_column(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl")
-    with pytest.raises(
-        DataError,
-        match=r"a.jsonl: no column 'task'; the columns are question, answer. Name one .*--rename THEIRS=question",
-    ):
+    assert caplog.messages == [f"{file}: the column 'answer' is dropped: --rename gives its name to 'short'"]
+    with pytest.raises(DataError, match=r"a.jsonl: no column 'task'; the columns are problem, .*--rename THEIRS=quest"):
         read([file], {"task": "question"})
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("call", "said", "message"),
     [
-        ({"train": ["a"], "source": "b"}, "all say where records are: give one"),
-        ({"hub": "a", "source": "b"}, "all say where records are: give one"),
-        ({"test": ["a"], "hub_config": "main"}, "--hub-config .* with local files leave it out"),
-        ({"test": ["a"], "test_size": 5}, "--test gives the test split, and --test-size takes it"),
-        ({"train": ["a"], "test_size": 0}, "--test-size 0: at least 1"),
+        (Origin, {"train": ["a"], "source": "b"}, "all say where records are: give one"),
+        (Origin, {"hub": "a", "source": "b"}, "all say where records are: give one"),
+        (Origin, {"test": ["a"], "hub_config": "main"}, "--hub-config .* with local files leave it out"),
+        (Origin, {"test": ["a"], "test_size": 5}, "--test gives the test split, and --test-size takes it"),
+        (Origin, {"train": ["a"], "test_size": 0}, "--test-size 0: at least 1"),
+        (renaming, ["a=question", "b=question"], "--rename a=question and --rename b=question contradict each other"),
+        (renaming, ["a=question", "a=answer"], "--rename a=question and --rename a=answer contradict each other"),
+        (renaming, ["question"], "--rename question: write THEIRS=OURS"),
+        (renaming, ["=question"], "--rename =question: write THEIRS=OURS"),
+        (renaming, ["problem="], "--rename problem=: write THEIRS=OURS"),
     ],
 )
-def test_origins_that_contradict_themselves(said, message):
+def test_options_that_contradict_each_other_or_cannot_be_read(call, said, message):
     with pytest.raises(ConfigError, match=message):
-        Origin(**said)
+        call(**said) if call is Origin else call(said)

@@ -25,9 +25,9 @@ from burnish.engine.shards import HEAD
 from burnish.engine.trainable import Trainable
 from burnish.errors import CheckpointError
 from burnish.models.loading import load_causal_lm, load_tokenizer, load_value_model
-from burnish.protocol import DataProto
-from burnish.workers.model_folder import ModelFolder
-from tests.engine.updating import update
+from burnish.workers.model_worker import ModelFolder
+from tests.engine.updating import uneven_rows, update
+from tests.models.files import edit_json
 
 MICRO = MicroBatch(max_sequences=2)
 KINDS = {  # how a model is made
@@ -48,19 +48,8 @@ def make(kind, model_folder, mesh):
     return Trainable(module, OptimConfig(lr=1e-3), total_steps=10, model=model, mesh=mesh)
 
 
-def rows(count=5):
-    draws = torch.Generator().manual_seed(0)
-    ids = torch.randint(3, 90, (count, 10), generator=draws)
-    attention = torch.ones_like(ids)
-    for row in range(count):
-        attention[row, : row % 3] = 0
-        attention[row, 10 - row % 4 :] = 0
-    tensors = {"input_ids": ids, "attention_mask": attention, "responses": ids[:, 4:]}
-    return DataProto.from_dict(tensors | {"response_mask": attention[:, 4:].clone()})
-
-
 def step(trainable):
-    batch = rows()
+    batch = uneven_rows(5)
     count = int(batch.batch["response_mask"].sum())
 
     def loss(micro):
@@ -75,7 +64,8 @@ def step(trainable):
 
 
 def log_probs(trainable):
-    return trainable.infer(lambda micro: trainable.forward.log_probs(pack(micro.batch)), rows(), MICRO)["log_prob"]
+    rows = uneven_rows(5)
+    return trainable.infer(lambda micro: trainable.forward.log_probs(pack(micro.batch)), rows, MICRO)["log_prob"]
 
 
 def state_of(trainable):
@@ -111,7 +101,7 @@ def two(folder, model_folder):
         seen[kind] = state_of(trainable)
         if kind == "rounded":
             with torch.no_grad():  # leaves the outermost weights whole
-                trainable.forward.log_probs(pack(rows().batch))
+                trainable.forward.log_probs(pack(uneven_rows(5).batch))
         trainable.save(folder / "two" / kind)
         captured = trainable.capture()
         seen[f"{kind}/next"] = step(trainable)
@@ -145,7 +135,7 @@ def other_files(folder, model_folder, mesh, seen):
         seen["elsewhere"] = str(error)
     dumps = BadSteps(folder / "dumps", "ppo", PPOConfig())
     for number in range(4):
-        dumps.write(Update("sft", 3, number, 2, {"loss": float("nan")}), rows(), trainable, tokenizer)
+        dumps.write(Update("sft", 3, number, 2, {"loss": float("nan")}), uneven_rows(5), trainable, tokenizer)
     dist.barrier()
 
 
@@ -156,7 +146,7 @@ def four(folder, model_folder):
         if kind == "plain":
             before = log_probs(trainable)
             with torch.no_grad():  # leaves the outermost weights whole
-                trainable.forward.log_probs(pack(rows().batch))
+                trainable.forward.log_probs(pack(uneven_rows(5).batch))
         trainable.load(folder / "two" / kind)
         seen[f"{kind}/four"] = state_of(trainable)
         if kind == "plain":
@@ -198,7 +188,7 @@ def at(name, place):
 
 FIRST, SECOND = "masters-00001-of-00002.safetensors", "masters-00002-of-00002.safetensors"
 MOMENTS = "optimizer-00002-of-00002.safetensors"
-NORM = "model.norm.weight"
+NORM, FACTS = "model.norm.weight", "engine.json"
 DAMAGE = {  # what is done to a folder that two processes wrote, and what is said then
     "missing": (lambda f: (f / SECOND).unlink(), f"is incomplete: {SECOND} is missing"),
     "missing moments": (lambda f: (f / MOMENTS).unlink(), f"is incomplete: {MOMENTS} is missing"),
@@ -235,17 +225,15 @@ DAMAGE = {  # what is done to a folder that two processes wrote, and what is sai
         lambda f: edit(f / MOMENTS, head=lambda said: said | {"save": "0123456789abcdef"}),
         f"{MOMENTS} belongs to another checkpoint than the other files",
     ),
-    "no shards": (lambda f: facts(f, shards="two"), "engine.json is damaged: it has no valid shards"),
-    "no several": (lambda f: facts(f, shards=1), "engine.json is damaged: shards=1 is no number of several files"),
-    "more shards": (lambda f: facts(f, shards=3), "masters-00001-of-00003.safetensors is missing"),
-    "format": (lambda f: facts(f, format=4), "is not of a format this version reads"),
+    "no shards": (lambda f: edit_json(f / FACTS, shards="two"), f"{FACTS} is damaged: it has no valid shards"),
+    "no several": (
+        lambda f: edit_json(f / FACTS, shards=1),
+        f"{FACTS} is damaged: shards=1 is no number of several files",
+    ),
+    "more shards": (lambda f: edit_json(f / FACTS, shards=3), "masters-00001-of-00003.safetensors is missing"),
+    "format": (lambda f: edit_json(f / FACTS, format=4), "is not of a format this version reads"),
     "random": (lambda f: save_file({"cpu": torch.zeros(3)}, f / "rng.safetensors"), "rng.safetensors is damaged"),
 }
-
-
-def facts(folder, **changed):
-    path = folder / "engine.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
 
 
 def damage_cases(folder, trainable, mesh, seen):

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burnish.engine.batching import MicroBatch, mini_batches
-from burnish.engine.packing import pack
 
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20), count=st.integers(1, 8), shuffle=st.booleans())
@@ -18,15 +17,13 @@ def test_mini_batches_hold_whole_groups_evenly(sizes, count, shuffle):
     assert len(parts) == min(count, len(sizes)) and max(counts) - min(counts) <= 1
 
 
-def test_interleaved_groups_stay_whole():
+def test_interleaved_groups_stay_whole_and_shuffle_depends_on_epoch_and_seed_only():
     parts = mini_batches(["a", "b", "a", "c", "b"], 2)
     assert [part.tolist() for part in parts] == [[0, 2, 1, 4], [3]]
     assert mini_batches([], 4) == []
     with pytest.raises(ValueError, match="count=0"):
         mini_batches([1], 0)
 
-
-def test_shuffle_depends_on_epoch_and_seed_only():
     def rows(**kw):
         return [part.tolist() for part in mini_batches(list(range(50)), 2, shuffle=True, **kw)]
 
@@ -53,28 +50,17 @@ def test_micro_batches_cover_all_rows_within_their_bound(lengths, micro):
         assert len(parts) == 1
 
 
-def test_one_long_sequence_is_evened_out_by_short_ones():
-    lengths = [100] * 250 + [4096] + [100] * 250
-    parts = MicroBatch(max_tokens=16384).cut(lengths)
-    tokens = [sum(lengths[row] for row in part) for part in parts]
-    assert len(parts) == 4 and max(tokens) - min(tokens) < 1000  # 54,096 tokens; padded, it would take five parts
-
-
 def test_cuts_by_count_keep_the_order_and_by_budget_are_even_with_the_heaviest_first():
     assert [p.tolist() for p in MicroBatch(max_sequences=2).cut([9, 1, 5])] == [[0, 1], [2]]
     assert [p.tolist() for p in MicroBatch().cut([9, 1, 5])] == [[0, 1, 2]]
     parts = MicroBatch(max_tokens=20).cut([1, 10, 2, 9, 3, 40])
     assert [p.tolist() for p in parts] == [[5], [0, 3, 4], [1, 2]]  # 40, 13 and 12 tokens
-
-
-def test_the_bound_is_one_of_two():
+    lengths = [100] * 250 + [4096] + [100] * 250  # one long sequence is evened out by short ones
+    parts = MicroBatch(max_tokens=16384).cut(lengths)
+    tokens = [sum(lengths[row] for row in part) for part in parts]
+    assert len(parts) == 4 and max(tokens) - min(tokens) < 1000  # 54,096 tokens; padded, it would take five parts
     assert MicroBatch.choose(True, 100, 4) == MicroBatch(max_tokens=100)
     assert MicroBatch.choose(False, 100, 4) == MicroBatch(max_sequences=4)
     assert MicroBatch.choose(False, 100, None) == MicroBatch()
     with pytest.raises(ValueError, match="sequences or by tokens"):
         MicroBatch(max_sequences=1, max_tokens=1)
-
-
-def test_a_budget_holds_what_a_pass_packs(batch):
-    for rows in MicroBatch(max_tokens=25).cut(batch.batch["attention_mask"].sum(-1).tolist()):
-        assert pack(batch[rows].batch).input_ids.numel() <= 25

@@ -20,6 +20,8 @@ from tests.recorded import each, golden
 from tests.rollout.native.models import build
 
 RECORDED = golden("entropy_loss")
+FUNCTIONS = [case["params"]["function"] for case in RECORDED]
+assert sorted(FUNCTIONS) == ["entropy_loss"] * 10 + ["logprobs_from_logits"] * 5
 FAMILIES = {
     "llama": {},
     "qwen2": {},
@@ -55,11 +57,6 @@ class RecordedModel:
         return self.head
 
     get_input_embeddings = get_output_embeddings
-
-
-def test_the_recorded_cases_are_complete():
-    functions = [case["params"]["function"] for case in RECORDED]
-    assert sorted(functions) == ["entropy_loss"] * 10 + ["logprobs_from_logits"] * 5
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -160,7 +157,7 @@ def small_model():
     return build("qwen2", {})
 
 
-def test_the_plain_output_layer_runs_in_chunks(causal_lm, batch, monkeypatch):
+def test_the_plain_output_layer_runs_in_chunks_and_bad_arguments_are_named(causal_lm, batch, monkeypatch):
     run = Forward(causal_lm, WAYS["plain"])
     whole = run.log_probs(pack(batch.batch), 0.9, ("log_prob", "entropy"))
     whole_gradients = gradients(causal_lm, whole)
@@ -170,6 +167,10 @@ def test_the_plain_output_layer_runs_in_chunks(causal_lm, batch, monkeypatch):
         torch.testing.assert_close(cut[name], whole[name], atol=1e-6, rtol=1e-6)
     for name, gradient in gradients(causal_lm, cut).items():
         torch.testing.assert_close(gradient, whole_gradients[name], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"temperature=0"):
+        run.log_probs(pack(batch.batch), 0)
+    with pytest.raises(ValueError, match=r"logits.*log_prob"):
+        run.log_probs(pack(batch.batch), 1.0, ("logits",))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -205,14 +206,6 @@ def test_sequences_without_a_response_give_zeros(causal_lm, value_model, width, 
     )
     for result in figures:
         assert result.tolist() == [[0.0] * width] * 2 and result.requires_grad
-
-
-def test_bad_arguments_are_named(causal_lm, batch):
-    packed, run = pack(batch.batch), Forward(causal_lm)
-    with pytest.raises(ValueError, match=r"temperature=0"):
-        run.log_probs(packed, 0)
-    with pytest.raises(ValueError, match=r"logits.*log_prob"):
-        run.log_probs(packed, 1.0, ("logits",))
 
 
 def test_a_model_that_takes_no_lines_is_padded_with_a_warning(batch, sequences, caplog):

@@ -16,8 +16,9 @@ from burnish.config.fsdp import FSDPConfig
 from burnish.config.model import ModelConfig
 from burnish.config.optim import OptimConfig
 from burnish.engine import offload
-from burnish.engine.offload import Activations, HostModule, HostState, Offload, activation_offload, update_state
+from burnish.engine.offload import Activations, HostModule, HostState, Offload, activation_offload
 from burnish.engine.optim import make_optimizer
+from burnish.engine.trainable import Trainable
 from burnish.models.tiny import write_tiny_model
 
 CUDA = torch.device("cuda")
@@ -85,24 +86,10 @@ def same(ours, theirs):
     return all(a.equal(b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_gradients_are_those_of_the_copies(spare_cpu):
+def test_gradients_are_those_of_the_copies_which_come_in_reverse_order_ahead_of_their_use(spare_cpu):
     module, x = Chain(), torch.randn(32, 64)
-    copies = Copies()
-    assert same(gradients(module, x, Activations(module, copies, smallest=1)), gradients(module, x))
-    assert len(copies.fetched) > 12  # so what the gradients come from are the copies: unwaited ones are NaN
-
-    class Lost(Copies):
-        def wait(self, mark):
-            pass
-
-    assert not same(gradients(module, x, Activations(module, Lost(), smallest=1)), gradients(module, x))
-
-
-def test_what_comes_back_comes_in_reverse_order_ahead_of_its_use(spare_cpu):
-    module, x = Chain(), torch.randn(32, 64)
-    copies = Copies()
+    copies, ahead = Copies(), []
     activations = Activations(module, copies, smallest=1)
-    ahead = []
     give = activations.give
 
     def watched(saved):
@@ -112,11 +99,17 @@ def test_what_comes_back_comes_in_reverse_order_ahead_of_its_use(spare_cpu):
         return tensor
 
     activations.give = watched
-    gradients(module, x, activations)
-    count = len(copies.sent)
+    assert same(gradients(module, x, activations), gradients(module, x))
+    assert len(copies.fetched) > 12  # so what the gradients come from are the copies: unwaited ones are NaN
     # The last ones to leave had not left when the backward pass began, and nothing is brought twice.
-    assert copies.fetched == list(range(count - offload.LEAVING))[::-1]
+    assert copies.fetched == list(range(len(copies.sent) - offload.LEAVING))[::-1]
     assert max(ahead) == offload.AHEAD and ahead[-1] == 0
+
+    class Lost(Copies):
+        def wait(self, mark):
+            pass
+
+    assert not same(gradients(module, x, Activations(module, Lost(), smallest=1)), gradients(module, x))
 
 
 def test_memory_is_let_go_in_the_forward_pass(spare_cpu):
@@ -130,17 +123,6 @@ def test_memory_is_let_go_in_the_forward_pass(spare_cpu):
     assert all(moved is None for moved in activations.order)  # and nothing of it is held after its use
 
 
-def test_weights_and_small_tensors_stay(spare_cpu):
-    module, x = Chain(), torch.randn(32, 64)
-    copies = Copies()
-    activations = Activations(module, copies, smallest=x.nbytes)
-    view = module.weight.detach()[3:].t()
-    assert activations.save(view) is view and activations.save(module.weight) is module.weight
-    small = torch.zeros(32, 63)
-    assert activations.save(small) is small and activations.save(x) is not x
-    assert len(copies.sent) == 1
-
-
 def test_a_storage_is_moved_once_whatever_views_of_it_are_saved(spare_cpu):
     copies = Copies()
     activations = Activations(nn.Module(), copies, smallest=1)
@@ -152,17 +134,20 @@ def test_a_storage_is_moved_once_whatever_views_of_it_are_saved(spare_cpu):
         back = activations.give(kept)
         assert back.equal(view) and back.stride() == view.stride()
     assert activations.order == [None]
-
-
-def test_a_storage_that_was_written_in_between_is_moved_again(spare_cpu):
-    activations = Activations(nn.Module(), Copies(), smallest=1)
-    tensor = torch.zeros(4)
-    before = activations.save(tensor)
+    before = activations.save(tensor := torch.zeros(4))
     for _ in range(offload.LEAVING):
         activations.save(torch.zeros(4))
-    tensor.add_(1)
+    tensor.add_(1)  # written in between, it is moved again
     after = activations.save(tensor)
     assert activations.give(after).tolist() == [1] * 4 and activations.give(before).tolist() == [0] * 4
+
+
+def test_weights_and_small_tensors_stay(spare_cpu):
+    module, x, copies = Chain(), torch.randn(32, 64), Copies()
+    activations = Activations(module, copies, smallest=x.nbytes)
+    for kept in (module.weight.detach()[3:].t(), module.weight, torch.zeros(32, 63)):
+        assert activations.save(kept) is kept
+    assert activations.save(x) is not x and len(copies.sent) == 1
 
 
 def test_a_graph_outlives_the_context_and_is_used_twice(spare_cpu):
@@ -216,31 +201,23 @@ def test_the_keys_say_what_is_moved():
     assert Offload.of(ModelConfig(), both, is_sharded=True) == Offload()
 
 
-def adam_step(module, masters):
-    optimizer = make_optimizer(masters.values(), OptimConfig())
-    for master in masters.values():
-        master.grad = torch.ones_like(master)
-    optimizer.step()
-    return optimizer
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_update_reads_its_own_masters_and_moments_only(dtype):
-    module = nn.Linear(4, 3).to(dtype)
-    parameters = dict(module.named_parameters())
-    masters = {
-        name: p if dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in parameters.items()
-    }
-    optimizer = adam_step(module, masters)
-    moved = [tensor for tensor in update_state(parameters, masters, optimizer) if tensor.dim()]
-    assert not any(tensor is p for tensor in moved for p in parameters.values())
-    assert len(moved) == (4 if dtype == torch.float32 else 6)  # two moments each, and masters that are not parameters
+def test_an_update_reads_its_own_masters_and_moments_only(causal_lm, dtype):
+    fsdp = FSDPConfig(optimizer_offload=True)
+    trainable = Trainable(causal_lm.to(dtype), OptimConfig(), total_steps=1, fsdp=fsdp)
+    trainable.gradients = {name: torch.ones_like(master) for name, master in trainable.masters.items()}
+    trainable.optim_step(0.0)
+    moved = [tensor for tensor in trainable.host_state.tensors() if tensor.dim()]
+    assert not any(tensor is p for tensor in moved for p in trainable.parameters.values())
+    # two moments each, and masters that are not parameters
+    assert len(moved) == (2 if dtype == torch.float32 else 3) * len(trainable.parameters)
 
 
 def test_state_is_exchanged_behind_the_same_tensors(spare_cpu):
     module = nn.Linear(4, 3)
-    masters = dict(module.named_parameters())
-    optimizer = adam_step(module, masters)
+    optimizer = make_optimizer(module.parameters(), OptimConfig())
+    module(torch.ones(4)).sum().backward()
+    optimizer.step()
     state = HostState(lambda: (t for s in optimizer.state.values() for t in s.values()), torch.device("cpu"))
     tensors = list(state.tensors())
     before, pointers = [t.clone() for t in tensors], [t.data_ptr() for t in tensors]
@@ -283,10 +260,7 @@ def test_the_weights_of_a_module_come_and_go_behind_all_that_hold_them(spare_cpu
         assert module.merged[0][1:].equal(2 * torch.arange(3.0, 12).view(3, 3))  # what was trained was kept
         assert all(a is b for a, b in zip(parameters, module.parameters(), strict=True))
         assert module.first.data_ptr() == module.merged[0].data_ptr()
-
-
-def test_a_frozen_part_of_a_trained_buffer_does_not_hold_the_rest_back(spare_cpu):
-    for frozen in ("first", "second"):
+    for frozen in ("first", "second"):  # a frozen part of a trained buffer does not hold the rest back
         module = Tied()
         getattr(module, frozen).requires_grad_(False)
         host = HostModule(module)
@@ -406,7 +380,8 @@ def test_an_update_with_its_state_in_host_memory_is_the_same_update(large_folder
         masters = {name: nn.Parameter(p.detach().float()) for name, p in parameters.items()}
         optimizer = make_optimizer(masters.values(), OptimConfig(lr=1e-5))  # finite, so that it can be compared
         pointers = [p.data_ptr() for p in module.parameters()]
-        state = HostState(lambda: update_state(parameters, masters, optimizer), CUDA)
+        moments = optimizer.state
+        state = HostState(lambda: [*masters.values(), *(t for of in moments.values() for t in of.values())], CUDA)
         for _ in range(3):
             if moving:
                 state.to_host()

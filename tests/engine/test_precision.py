@@ -16,7 +16,7 @@ from burnish.engine.trainable import Trainable
 from burnish.protocol import DataProto
 from burnish.rollout.base import Sampling
 from burnish.rollout.native.engine import NativeEngine
-from tests.engine.updating import update
+from tests.engine.updating import nll, step
 from tests.rollout.native.models import build
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -31,20 +31,6 @@ def make_trainable(model_folder):
         return Trainable(module, optim, grad_clip=None, total_steps=100)
 
     return make
-
-
-def nll(trainable, batch):
-    total = batch.batch["response_mask"].sum()
-
-    def loss_fn(rows):
-        log_prob = trainable.forward.log_probs(pack(rows.batch))["log_prob"]
-        return -(log_prob * rows.batch["response_mask"]).sum() / total, {}
-
-    return loss_fn
-
-
-def step(trainable, batch):
-    return update(trainable, batch, nll(trainable, batch), MicroBatch(max_sequences=4))
 
 
 def step_down(trainable):
@@ -100,40 +86,24 @@ def test_steps_too_small_to_see_add_up_in_the_masters(make_trainable):
     assert plain.eq(1).all(), "without masters it never moves"
 
 
-def test_what_rounds_away_is_not_lost_by_saving(make_trainable, tmp_path):
-    first, second = make_trainable(lr=2**-8 / 13), make_trainable(lr=2**-8 / 13)
-    for _ in range(5):
-        step_down(first)
-    first.save(tmp_path)
-    second.load(tmp_path)
-    for trainable in (first, second):
-        for _ in range(2):
-            step_down(trainable)
-    assert second.parameters["model.norm.weight"].eq(1 - 2**-8).all()
-    assert all(torch.equal(p, second.parameters[name]) for name, p in first.parameters.items())
-
-
 def test_gradients_of_micro_batches_are_added_up_in_float32(make_trainable, batch):
     """Each is computed in bfloat16, their sum is not rounded: to the bit the sum of those of the rows alone."""
     trainable = make_trainable()
-    trainable.forward_backward(batch, nll(trainable, batch), MicroBatch(max_sequences=1))
+    loss_fn = nll(trainable, batch.batch["response_mask"].sum())
+    trainable.forward_backward(batch, loss_fn, MicroBatch(max_sequences=1))
     found = {name: gradient.clone() for name, gradient in trainable.gradients.items()}
     expected = {name: torch.zeros_like(gradient) for name, gradient in found.items()}
     for row in range(len(batch)):
-        trainable.forward_backward(batch[row : row + 1], nll(trainable, batch), MicroBatch())
+        trainable.forward_backward(batch[row : row + 1], loss_fn, MicroBatch())
         for name, gradient in trainable.gradients.items():
             assert torch.equal(gradient, gradient.bfloat16().float())
             expected[name] += gradient
     for name, gradient in expected.items():
         assert gradient.dtype == torch.float32 and torch.equal(found[name], gradient), name
     assert any(not torch.equal(gradient, gradient.bfloat16().float()) for gradient in found.values())
-
-
-def test_float32_weights_are_their_own_masters(make_trainable, batch):
-    trainable = make_trainable(torch.float32)
-    assert all(trainable.masters[name] is parameter for name, parameter in trainable.parameters.items())
-    step(trainable, batch)
-    assert all(trainable.masters[name] is parameter for name, parameter in trainable.module.named_parameters())
+    wide = make_trainable(torch.float32)
+    step(wide, batch)
+    assert all(wide.masters[name] is parameter for name, parameter in wide.module.named_parameters()), "their own"
 
 
 # The memory that the rollout engine reads

@@ -27,12 +27,12 @@ from burnish.models.loading import load_causal_lm, load_reward_model, load_value
 from burnish.models.lora import adapter_off
 from burnish.models.tiny import write_tiny_model
 from burnish.protocol import DataProto
+from tests.engine.updating import uneven_rows
 
 pytestmark = pytest.mark.slow  # the file as a whole; each test takes a second
 
 LR = 1e-3
 MICROS = MicroBatch(max_sequences=2), MicroBatch(max_tokens=40)  # of one update each
-PROMPT, RESPONSE = 6, 9
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,7 @@ HALF = {
 def folders(tmp_path_factory):
     """259 tokens, which neither 2 nor 4 divide; no biases, whose gradient may be nothing but rounding."""
     shape = {"model_type": "llama", "heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
-    kinds = {"tied": {}, "untied": {"tie_word_embeddings": False}, "three heads": {"hidden_size": 48, "heads": 3}}
-    kinds["three heads"]["num_key_value_heads"] = 3
+    kinds = {"tied": {}, "untied": {"tie_word_embeddings": False}}
     parent = tmp_path_factory.mktemp("sharded")
     return {name: str(write_tiny_model(parent / name, **(shape | keys))) for name, keys in kinds.items()}
 
@@ -102,24 +101,6 @@ def alone(folders):
         return found[repr(case)]
 
     return of
-
-
-def make_batch(rows):
-    noise = torch.Generator().manual_seed(0)
-    ids = torch.randint(3, 250, (rows, PROMPT + RESPONSE), generator=noise)
-    mask = torch.ones_like(ids)
-    for row in range(rows):
-        mask[row, : row % 3] = 0
-        mask[row, PROMPT + RESPONSE - row % 5 :] = 0
-    return DataProto.from_dict(
-        {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "responses": ids[:, PROMPT:],
-            "response_mask": mask[:, PROMPT:],
-            "wanted": torch.randn(rows, RESPONSE, generator=noise),
-        }
-    )
 
 
 def mesh_of(case):
@@ -166,7 +147,7 @@ def whole(tensors, trainable):
 
 def train(case, folder):
     """What a model computes, two updates of it, cut in two ways, and what it computes afterwards."""
-    trainable, batch = make_trainable(case, folder), make_batch(case.rows)
+    trainable, batch = make_trainable(case, folder), uneven_rows(case.rows)
     updates, gradients = [], {}
     before = trainable.infer(lambda part: outputs_of(trainable, case.kind, part), batch, MICROS[0])
     for micro in MICROS:
@@ -232,7 +213,7 @@ def test_half_precision_computes_with_rounded_weights_and_trains_whole_ones(name
 
 def train_next_to_its_base(case, folder):
     """The first pass is the reference's: that of the base alone."""
-    trainable, batch = make_trainable(case, folder), make_batch(case.rows)
+    trainable, batch = make_trainable(case, folder), uneven_rows(case.rows)
     found = []
     for _ in range(2):
         with adapter_off(trainable.module):
@@ -254,7 +235,7 @@ def test_an_adapter_trains_next_to_its_base(mesh, processes, folders):
 
 def score(case, folder):
     """What a frozen classifier says of each row."""
-    mesh, model, batch = mesh_of(case), ModelConfig(path=folder, dtype="float32"), make_batch(case.rows).batch
+    mesh, model, batch = mesh_of(case), ModelConfig(path=folder, dtype="float32"), uneven_rows(case.rows).batch
     module = load_reward_model(folder, model, new_head_seed=1)
     forward = frozen(module, model, mesh=mesh)
     mask, order = torch.sort(batch["attention_mask"], dim=-1, descending=True, stable=True)  # padding on the right
@@ -276,7 +257,7 @@ def test_a_frozen_model_scores_as_it_does_alone(mesh, processes, folders):
 
 
 def train_on_a_bad_row(case, folder):
-    trainable, batch = make_trainable(case, folder), make_batch(case.rows)
+    trainable, batch = make_trainable(case, folder), uneven_rows(case.rows)
     batch.batch["wanted"][0, 0] = math.nan  # which one process has
     before = whole(trainable.masters, trainable)
     update = trainable.forward_backward(batch, loss_of(trainable, case.kind, batch), MICROS[0])
@@ -321,25 +302,18 @@ def test_layouts_have_one_mesh_each_with_the_given_timeout(processes):
             }  # fmt: skip
 
 
-def mixed(folder):
-    module = load_causal_lm(folder, ModelConfig(path=folder, dtype="bfloat16"))
-    module.model.norm.float()
-    try:
-        frozen(module, ModelConfig(), mesh=Mesh.of(torch.device("cpu")))
-    except ConfigError as error:
-        return str(error)
-
-
-def test_weights_that_a_model_keeps_in_float32_are_named(processes, folders):
-    for found in processes.call(2, mixed, folders["tied"]):
-        assert "keeps 1 of its weights in another type, such as model.norm.weight in float32" in found
-
-
 def refusal(case, folder):
     try:
-        make_trainable(case, folder)
+        if case != MIXED:
+            make_trainable(case, folder)
+        module = load_causal_lm(folder, ModelConfig(path=folder, dtype="bfloat16"))
+        module.model.norm.float()
+        frozen(module, ModelConfig(), mesh=mesh_of(case))
     except ConfigError as error:
         return str(error)
+
+
+MIXED = Case(world=2)  # a weight in another type
 
 
 @pytest.mark.parametrize(
@@ -347,18 +321,11 @@ def refusal(case, folder):
     [
         (Case(mesh={"fsdp_size": 3}), "fsdp_config.fsdp_size=3 does not divide the 4 processes"),
         (Case(mesh={"ulysses": 3}), "ulysses_sequence_parallel_size=3 does not divide the 4 processes"),
-        (
-            Case(mesh={"ulysses": 2}, model={"use_remove_padding": False}),
-            "ulysses_sequence_parallel_size=2 needs model.use_remove_padding=True",
-        ),
-        (
-            Case(mesh={"ulysses": 2}, folder="three heads"),
-            "ulysses_sequence_parallel_size=2 for LlamaForCausalLM: its 3 attention heads",
-        ),
-        (Case(model={"use_fused_kernels": True}), "model.use_fused_kernels=True: they read the weights of all layers"),
+        (MIXED, "keeps 1 of its weights in another type, such as model.norm.weight in float32"),
     ],
-    ids=["shards", "processes", "padding", "heads", "fused"],
+    ids=["shards", "processes", "types"],
 )
-def test_what_cannot_be_shared_is_refused_by_its_key(case, words, processes, folders):
+def test_what_cannot_be_shared_is_refused(case, words, processes, folders):
+    """What a model's own layers forbid: tests/models/test_ulysses.py."""
     for found in processes.call(case.world, refusal, case, folders[case.folder]):
         assert words in found

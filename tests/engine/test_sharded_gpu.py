@@ -16,7 +16,7 @@ from burnish.engine.packing import pack
 from burnish.engine.sharding import checksums, slices_of, whole_buckets
 from burnish.engine.trainable import Trainable
 from burnish.models.loading import load_causal_lm
-from burnish.protocol import DataProto
+from tests.engine.updating import uneven_rows
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = {"float32": 2e-4, "bfloat16": 0.02}
@@ -32,12 +32,7 @@ def mesh():
 
 @pytest.fixture
 def data():
-    ids = torch.randint(1, 200, (7, 15), generator=torch.Generator().manual_seed(0))
-    real = torch.ones_like(ids)
-    for row in range(7):
-        real[row, : row % 3], real[row, 15 - row % 5 :] = 0, 0
-    columns = {"input_ids": ids, "attention_mask": real, "responses": ids[:, 6:], "response_mask": real[:, 6:]}
-    return DataProto.from_dict(columns)
+    return uneven_rows(7)
 
 
 @pytest.fixture

@@ -56,14 +56,10 @@ def close(one, other):
 
 
 @pytest.mark.parametrize("kind", cases.KINDS)
-def test_two_processes_resume_from_their_own_files_bit_for_bit(seen, kind):
-    for of_rank in seen[:2]:
+def test_two_processes_four_and_one_resume_from_what_two_saved(seen, alone, kind):
+    for of_rank in seen[:2]:  # bit for bit
         assert of_rank[f"{kind}/again"] and of_rank[f"{kind}/repeated"]
         assert of_rank[f"{kind}/later"], "what is captured is what a save writes, whatever happens before it is written"
-
-
-@pytest.mark.parametrize("kind", cases.KINDS)
-def test_four_processes_and_one_resume_from_what_two_saved(seen, alone, kind):
     saved = seen[0][kind]
     assert {name.partition(".")[0] for name in saved} >= {"step", "exp_avg", "exp_avg_sq"}
     assert all(cases.same(of_rank[f"{kind}/four"], saved) for of_rank in seen)
@@ -125,6 +121,9 @@ def test_each_process_writes_its_own_rows(seen, folder):
     head = load_file(folder / "four" / "value" / "masters-00004-of-00004.safetensors")
     assert "score.weight" not in head, "it has one row, which is another process's"
     assert [path.name for path in safetensors_files(folder / "two" / "plain")] == ["model.safetensors"]
+    names = {path.name for path in (folder / "weights").iterdir()}
+    assert names == {"config.json", "generation_config.json", "model.safetensors", "engine.json"}
+    assert json.loads((folder / "weights" / "engine.json").read_text())["format"] == 2, "without state, no parts"
 
 
 def test_of_copies_the_first_writes(seen, folder, alone, tmp_path):
@@ -147,12 +146,6 @@ def test_what_one_process_finds_stops_all(seen):
     assert len(said) == 1
     assert re.search(r"nowhere is not a training checkpoint: .* \(so process 2 of 4, on .+\)", said.pop())
     assert {of_rank["one breaks"].partition(" (")[0] for of_rank in seen} == {"MemoryError: no more of it"}
-
-
-def test_without_training_state_there_is_nothing_in_parts(seen, folder):
-    names = {path.name for path in (folder / "weights").iterdir()}
-    assert names == {"config.json", "generation_config.json", "model.safetensors", "engine.json"}
-    assert json.loads((folder / "weights" / "engine.json").read_text())["format"] == 2
 
 
 def test_a_worker_s_folder_has_one_tokenizer(seen, folder):

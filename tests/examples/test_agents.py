@@ -1,7 +1,6 @@
 """examples/search_agent and examples/tool_agent, shortened, as they are: several programs that start and end."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -9,33 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples.conftest import on_path
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = [
-    "data.train_batch_size=2",
-    "data.val_max_samples=4",
-    "actor_rollout_ref.rollout.n=2",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-    "trainer.total_training_steps=1",
-    "trainer.device=cpu",
-    "trainer.logger=jsonl",
-]
+SMALL = ["data.train_batch_size=2", "data.val_max_samples=4", "actor_rollout_ref.rollout.n=2", "trainer.device=cpu"]
+SMALL += ["actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.total_training_steps=1", "trainer.logger=jsonl"]
 BURNISH = f'#!/bin/sh\nexec {sys.executable} -m burnish.cli.main "$@"\n'
 
 
 @pytest.fixture
 def run_script(tmp_path):
     """Run a script in a folder of its own; returns the metrics of the run, by step."""
-    program = tmp_path / "bin" / "burnish"
-    program.parent.mkdir()
-    program.write_text(BURNISH)
-    program.chmod(0o755)
+    environment = on_path(tmp_path / "bin", {"burnish": BURNISH})
 
     def run(script: str, **variables: str) -> list[dict[str, float]]:
-        environment = os.environ | variables | {"PYTHONPATH": str(EXAMPLES.parent)}
-        environment["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            [EXAMPLES / script, *SMALL], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
-        )
+        where = {"cwd": tmp_path, "env": environment | variables, "timeout": 240}
+        done = subprocess.run([EXAMPLES / script, *SMALL], **where, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         (metrics,) = (tmp_path / "outputs").rglob("metrics.jsonl")
         return [json.loads(line) for line in metrics.read_text().splitlines()]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from burnish.tracking.jsonl import read_metrics
+from tests.examples.conftest import on_path
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cluster"
 BIN = Path(sys.executable).parent
@@ -75,11 +76,6 @@ def test_a_run_that_lost_a_node_continues_when_it_is_back(two_nodes):
     assert "on second (10.77.0.2)" in told and "restart 1 of 2: the run goes on from" in told
 
 
-def test_an_unknown_option_is_reported():
-    done = subprocess.run([EXAMPLES / "two_nodes.sh", "--three"], capture_output=True, text=True)
-    assert done.returncode == 2 and "there is no option --three" in done.stderr
-
-
 # --- Slurm ---
 
 SRUN = """#!/bin/bash
@@ -104,13 +100,8 @@ trap 'echo "burnish ends" >> notes; exit 9' TERM
 @pytest.fixture
 def slurm(tmp_path):
     """Start slurm.sh as Slurm does on the first of two nodes; `notes` has the commands."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in {"srun": SRUN, "ray": RAY, "burnish": BURNISH}.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    environment = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "HEAD_IP": "10.0.0.1"}
-    environment |= {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8"}
+    environment = {"PATH": on_path(tmp_path / "bin", {"srun": SRUN, "ray": RAY, "burnish": BURNISH})["PATH"]}
+    environment |= {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8", "HEAD_IP": "10.0.0.1"}
     started = []
 
     def start(*keys):
@@ -147,12 +138,14 @@ def test_the_end_of_slurms_time_is_reported_to_the_run(slurm, tmp_path):
     assert (tmp_path / "notes").read_text().splitlines()[-1] == "burnish ends"
 
 
-def test_slurm_script_by_hand_says_what_it_is_for(tmp_path):
-    plain = {"PATH": os.environ["PATH"]}
-    done = subprocess.run([EXAMPLES / "slurm.sh"], capture_output=True, text=True, env=plain, cwd=tmp_path)
-    assert done.returncode == 1 and "this is a job for Slurm: sbatch" in done.stderr
-
-
-def test_the_scripts_can_be_parsed():
+def test_scripts_parse_and_wrong_calls_are_reported(tmp_path):
     for script in sorted(EXAMPLES.glob("*.sh")):
         assert subprocess.run(["bash", "-n", script]).returncode == 0
+    plain = {"PATH": os.environ["PATH"]}
+    for words, code, message in [
+        (["slurm.sh"], 1, "this is a job for Slurm: sbatch"),
+        (["two_nodes.sh", "--three"], 2, "there is no option --three"),
+    ]:
+        command = [EXAMPLES / words[0], *words[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, env=plain, cwd=tmp_path)
+        assert done.returncode == code and message in done.stderr

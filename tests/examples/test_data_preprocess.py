@@ -66,9 +66,6 @@ def test_other_flags_reach_the_command(run, tmp_path, capsys):
     assert "add --overwrite" in capsys.readouterr().err
     assert run("geo3k", *words, "--overwrite", "--nonsense") == 2
     assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
-
-
-def test_help(run, capsys):
     assert run("gsm8k", "--help") == 0
     text = capsys.readouterr().out
     assert "--local_dir" in text and "--local_dataset_path" in text and "burnish data make gsm8k" in text

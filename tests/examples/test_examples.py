@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 
 from burnish.cli.main import main
+from burnish.data.tasks import arithmetic
+from tests.examples.conftest import on_path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = [
-    "data.train_batch_size=2",
-    "data.train_max_samples=8",
-    "trainer.total_training_steps=2",
-    "trainer.logger=jsonl",
-]
+SMALL = ["data.train_batch_size=2", "data.train_max_samples=8", "trainer.total_training_steps=2"]
+SMALL += ["trainer.logger=jsonl", "trainer.device=cpu"]
 SMALL_RL = [*SMALL, "data.max_response_length=24", "data.val_max_samples=2", "actor_rollout_ref.rollout.n=2"]
-SMALL_RL += ["actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.test_freq=-1", "trainer.device=cpu"]
+SMALL_RL += ["actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.test_freq=-1"]
+LONGER = [*SMALL_RL, "actor_rollout_ref.rollout.n=8", "data.max_response_length=64"]
 NOTE = """#!{python}
 import json, os, sys
 with open({notes!r}, "a") as file:
@@ -36,15 +35,10 @@ with open({notes!r}, "a") as file:
 def run_script(tmp_path, monkeypatch):
     """Run a script of examples/ with further keys; returns the metrics of the run it makes, by step."""
     monkeypatch.chdir(tmp_path)
-    notes, programs = tmp_path / "notes.jsonl", tmp_path / "bin"
-    programs.mkdir()
-    (programs / "burnish").write_text(NOTE.format(python=sys.executable, notes=str(notes)))
-    (programs / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    paths = [str(EXAMPLES.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    notes = tmp_path / "notes.jsonl"
+    burnish = NOTE.format(python=sys.executable, notes=str(notes))
+    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    environment = on_path(tmp_path / "bin", {"burnish": burnish, "python3": python})
 
     def run(script: str, *overrides: str) -> list[dict[str, float]]:
         command = [str(EXAMPLES / script), *overrides]
@@ -60,39 +54,32 @@ def run_script(tmp_path, monkeypatch):
     return run
 
 
-def samples(step: int) -> list[dict]:
-    (path,) = Path("outputs").rglob(f"rollouts/{step}.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def samples(*steps: int) -> list[dict]:
+    paths = [path for step in steps for path in Path("outputs").rglob(f"rollouts/{step}.jsonl")]
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
-    ("script", "metric"),
-    [
-        ("grpo.sh", "actor/pg_loss"),
-        ("lora.sh", "actor/kl_loss"),
-        ("ppo.sh", "critic/vf_loss"),
-        ("custom_loss/run.sh", "actor/log_prob"),
-    ],
-)
-def test_scripts_train(run_script, script, metric):
-    lines = run_script(script, *SMALL_RL)
-    assert [line["step"] for line in lines] == [0, 1, 2] and metric in lines[-1]
+    ("script", "keys", "metric"),
+    [("grpo.sh", SMALL_RL, "actor/pg_loss"), ("lora.sh", SMALL_RL, "actor/kl_loss"),
+     ("custom_loss/run.sh", SMALL_RL, "actor/log_prob"), ("sft.sh", SMALL, "train/loss")],
+)  # fmt: skip
+def test_scripts_train(run_script, script, keys, metric):
+    lines = run_script(script, *keys)
+    assert [line["step"] for line in lines] == ([1, 2] if script == "sft.sh" else [0, 1, 2]) and metric in lines[-1]
+    assert script != "sft.sh" or lines[-1][metric] > 0
 
 
 def test_ppo_uses_an_adaptive_kl_and_warms_the_critic_up(run_script):
-    lines = run_script("ppo.sh", *SMALL_RL, "data.val_files=null")
-    assert ["actor/pg_loss" in line for line in lines] == [False, True]
-    assert all("actor/reward_kl_penalty_coeff" in line for line in lines)
-
-
-def test_sft(run_script):
-    lines = run_script("sft.sh", *SMALL, "trainer.device=cpu")
-    assert [line["step"] for line in lines] == [1, 2] and lines[-1]["train/loss"] > 0
+    lines = run_script("ppo.sh", *SMALL_RL)
+    assert [line["step"] for line in lines] == [0, 1, 2] and "critic/vf_loss" in lines[-1]
+    assert ["actor/pg_loss" in line for line in lines[1:]] == [False, True]
+    assert all("actor/reward_kl_penalty_coeff" in line for line in lines[1:])
 
 
 def test_the_curriculum_draws_sums_first(run_script):
     run_script("curriculum.sh", *SMALL_RL, "trainer.total_training_steps=4", "data.max_response_length=4")
-    drawn = ["+" if "+" in sample["prompt"] else "-" for step in range(1, 5) for sample in samples(step)]
+    drawn = ["+" if "+" in sample["prompt"] else "-" for sample in samples(1, 2, 3, 4)]
     assert drawn == sorted(drawn) and set(drawn) == {"+", "-"}
 
 
@@ -104,9 +91,32 @@ def test_custom_reward(run_script):
         assert sample["score"] == pytest.approx(info["acc"] + 0.2 * worked - 0.01 * info["lines"], abs=1e-6)
 
 
+def test_a_reward_that_looks_at_the_whole_batch(run_script):
+    run_script("custom_reward/batch.sh", *LONGER, "data.val_files=null")
+    right = 0
+    for step in (samples(1), samples(2)):
+        infos = [sample["reward_info"] for sample in step]
+        lines = [info["lines"] for info in infos if info["acc"]]
+        right += len(lines)
+        average = sum(lines) / len(lines) if lines else 0.0
+        assert {info["average"] for info in infos} == {average}, "all samples of the step were in one call"
+        for sample, info in zip(step, infos, strict=True):
+            assert sample["score"] == pytest.approx(info["acc"] * (1.1 if info["lines"] < average else 1.0))
+    assert right, "some answers are right, so that there is something to compare"
+
+
+def test_a_class_that_remembers(run_script):
+    run_script("custom_reward/judge.sh", *LONGER, "data.val_files=null", "reward.num_workers=1")
+    seen = [(sample["uid"], sample["response"]) for sample in samples(1, 2)]
+    known = sum(sample["reward_info"]["known"] for sample in samples(1, 2))
+    assert known == len(seen) - len(set(seen))
+    for sample in samples(1, 2):
+        worked = "\n" in sample["response"].removesuffix("<|end|>")
+        assert sample["score"] == pytest.approx(sample["reward_info"]["acc"] + 0.2 * worked)
+
+
 def test_dapo_trains_on_groups_whose_answers_differ(run_script):
-    longer = ["actor_rollout_ref.rollout.n=8", "data.max_response_length=64", "data.gen_batch_size=8"]
-    lines = run_script("dapo.sh", *SMALL_RL, *longer, "algorithm.filter_groups.max_num_gen_batches=0")
+    lines = run_script("dapo.sh", *LONGER, "data.gen_batch_size=8", "algorithm.filter_groups.max_num_gen_batches=0")
     for step in (1, 2):
         answers: dict[int, set[float]] = {}
         for sample in samples(step):
@@ -116,8 +126,7 @@ def test_dapo_trains_on_groups_whose_answers_differ(run_script):
 
 
 def test_named_rewards_are_compared_one_by_one(run_script):
-    longer = ["actor_rollout_ref.rollout.n=8", "data.max_response_length=64"]
-    run_script("named_rewards/run.sh", *SMALL_RL, *longer, "data.train_batch_size=8")
+    run_script("named_rewards/run.sh", *LONGER, "data.train_batch_size=8")
     rows, weights = samples(1), {"right": 1.0, "worked": 0.2}
     combined = np.zeros(len(rows))
     for name, weight in weights.items():
@@ -133,9 +142,9 @@ def test_named_rewards_are_compared_one_by_one(run_script):
 
 
 def test_custom_manager(run_script):
-    run_script("custom_manager/run.sh", *SMALL_RL, "actor_rollout_ref.rollout.n=8", "data.max_response_length=64")
+    run_script("custom_manager/run.sh", *LONGER)
     groups: dict[int, list[dict]] = {}
-    for sample in [*samples(1), *samples(2)]:
+    for sample in samples(1, 2):
         groups.setdefault(sample["uid"], []).append(sample)
     for group in groups.values():
         right = sum(sample["reward_info"]["acc"] for sample in group)
@@ -145,8 +154,8 @@ def test_custom_manager(run_script):
 
 
 def test_custom_estimator(run_script):
-    run_script("custom_estimator/run.sh", *SMALL_RL, "actor_rollout_ref.rollout.n=8", "data.max_response_length=64")
-    given = [advantage for sample in [*samples(1), *samples(2)] for advantage in sample["advantages"]]
+    run_script("custom_estimator/run.sh", *LONGER)
+    given = [advantage for sample in samples(1, 2) for advantage in sample["advantages"]]
     assert min(given) == 0 < max(given)
 
 
@@ -155,17 +164,15 @@ def test_custom_agent(run_script):
     assert lines[-1]["training/num_turns/max"] == 4
     for sample in samples(1):
         question = sample["prompt"]  # one token per character, but `<|start|>` is one token too
-        assert (
-            sample["response"].count(question) == 1
-            and sample["response_mask"].count(0) == len(question) - len("<|start|>") + 1
-        )
+        assert sample["response"].count(question) == 1
+        assert sample["response_mask"].count(0) == len(question) - len("<|start|>") + 1
         assert sample["score"] in (0, 1)
 
 
 def test_a_program_that_knows_nothing_of_training_is_trained(run_script):
     lines = run_script("openai_agent/run.sh", *SMALL_RL, "data.max_response_length=96")
     assert lines[-1]["openai/calls/mean"] > 1 and lines[-1]["openai/calls_not_trained/max"] == 0
-    for sample in [*samples(1), *samples(2)]:
+    for sample in samples(1, 2):
         question, turns = sample["prompt"], sample["turns"] // 2
         assert sample["response"].count(question) == turns - 1, "asked again after each wrong answer"
         observed = (turns - 1) * (len(question) - len("<|start|>") + 1)  # one token per character, but for this one
@@ -177,13 +184,51 @@ def test_a_program_that_knows_nothing_of_training_is_trained(run_script):
 
 def test_custom_data(run_script):
     run_script("custom_data/run.sh", *SMALL_RL, "data.train_max_samples=-1")
-    sums = [total_of(sample["prompt"]) for step in (1, 2) for sample in samples(step)]
+    sums = [sum(numbers(sample)) for sample in samples(1, 2)]
     assert sums == sorted(sums)
 
 
-def total_of(prompt: str) -> int:
-    question = prompt.removeprefix("<|start|>").removesuffix("=?\n")
-    return sum(int(number) for number in question.replace("-", "+").split("+"))
+def numbers(sample: dict) -> list[int]:
+    question = sample["prompt"].removeprefix("<|start|>").removesuffix("=?\n")
+    return [int(number) for number in question.replace("-", "+").split("+")]
+
+
+def carries(a: int, b: int) -> int:
+    carry = count = 0
+    for place in (1, 10, 100):
+        carry = int(a // place % 10 + b // place % 10 + carry > 9)
+        count += carry
+    return count
+
+
+def test_harder_sums_are_training_questions_until_all_columns_carry():
+    code = runpy.run_path(str(EXAMPLES / "harder_sums" / "harder.py"))
+    for a, op, b in arithmetic.questions("train", 400, seed=3):
+        info = {"a": a, "op": op, "b": b, "num_turns": 2}
+        wrong = code["compute_score"]("answer: 1", str(arithmetic.solve(a, op, b)), info)
+        right = code["compute_score"](arithmetic.scratchpad(a, op, b), str(arithmetic.solve(a, op, b)), info)
+        assert (wrong["score"], wrong["new_prompts"], right["score"]) == (0, [], 1)
+        if op == "-" or carries(a, b) == 3:
+            assert right["new_prompts"] == []
+            continue
+        (row,) = right["new_prompts"]
+        x, y = row["extra_info"]["a"], row["extra_info"]["b"]
+        assert carries(x, y) > carries(a, b) and arithmetic.split_of(x, "+", y) == "train"
+        assert row["prompt"] == f"{x}+{y}=?" and row["reward_model"]["ground_truth"] == str(x + y)
+
+
+def test_harder_sums_trains_on_what_it_proposed(run_script):
+    keys = ["data.train_batch_size=8", "data.val_files=null", "trainer.total_training_steps=3", "trainer.logger=jsonl"]
+    keys += ["actor_rollout_ref.rollout.n=16", "data.max_response_length=48", "trainer.device=cpu"]
+    run_script("harder_sums/run.sh", *keys)
+    drawn = samples(1, 2, 3)
+    prompts = {sample["uid"]: sample for sample in drawn}
+    proposed = {uid: sample["augmented"] for uid, sample in prompts.items() if "augmented" in sample}
+    assert proposed and sorted(prompts) == list(range(24))
+    for uid, origin in proposed.items():
+        assert any(s["score"] == 1 for s in drawn if s["uid"] == origin["from_uid"]), "its parent was solved"
+        assert carries(*numbers(prompts[uid])) > carries(*numbers(prompts[origin["from_uid"]]))
+    assert any(s["advantages"] and any(s["advantages"]) for s in drawn if s["uid"] in proposed), "none taught anything"
 
 
 def test_custom_trainer(tmp_path, monkeypatch, capsys):

@@ -1,7 +1,6 @@
 """examples/rlhf from end to end, shortened: its script notes its commands, which are then run in this process."""
 
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 
 from burnish.cli.main import main
 from burnish.tracking.jsonl import read_metrics
+from tests.examples.conftest import on_path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rlhf"
 SMALL = {"QUESTIONS": "128", "SFT_STEPS": "16", "RM_STEPS": "20", "PPO_STEPS": "8"}
@@ -26,11 +26,8 @@ with open("notes.jsonl", "a") as file:
 def commands(tmp_path, monkeypatch) -> list[list[str]]:
     """What the script runs, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bin").mkdir()
-    for name in ("burnish", "python3"):
-        (tmp_path / "bin" / name).write_text(NOTE.format(python=sys.executable, name=name))
-        (tmp_path / "bin" / name).chmod(0o755)
-    environment = os.environ | SMALL | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    programs = {name: NOTE.format(python=sys.executable, name=name) for name in ("burnish", "python3")}
+    environment = on_path(tmp_path / "bin", programs) | SMALL
     subprocess.run([str(EXAMPLE / "run.sh"), "trainer.logger=jsonl"], env=environment, check=True)
     return [json.loads(line) for line in Path("notes.jsonl").read_text().splitlines()]
 

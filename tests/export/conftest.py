@@ -1,5 +1,6 @@
 """Things to export: a run folder with real checkpoints, adapters with random weights; and `export` without flags."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ def run(tiny_model, tmp_path_factory) -> Path:
     save(10)
     save(20)
     return folder
+
+
+def edit_json(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def shaken(module: torch.nn.Module, seed: int, width: float = 0.05) -> torch.nn.Module:

@@ -33,29 +33,23 @@ def module(tiny_model):
     return load_causal_lm(tiny_model, ModelConfig()).eval()
 
 
-def test_probes_are_a_chat_and_random_tokens_of_several_lengths(tokenizer):
+def test_probes_are_a_chat_and_random_tokens_that_fit_the_model(tokenizer):
     probes = make_probes(tokenizer, 259, 512)
     assert probes == make_probes(tokenizer, 259, 512)
     assert tokenizer.decode(probes[0]).startswith("<|start|>user\nWhat is 347+586?")
     assert [len(probe) for probe in probes[1:]] == [2, 17, 64, 160]
     assert len({token for probe in probes for token in probe}) > 150
-
-
-def test_probes_fit_the_model(tokenizer):
     assert {len(probe) for probe in make_probes(tokenizer, 259, 40)} == {40, 2, 17}
     with pytest.raises(ModelError, match=r"the tokenizer gives the token \d+, but the model knows only 50 tokens"):
         make_probes(tokenizer, 50, 512)
 
 
-def test_log_probs_are_those_of_the_next_tokens(module):
+def test_log_probs_are_those_of_the_next_tokens_and_one_changed_bit_is_seen(module):
     probe = [5, 9, 200, 7]
     (found,) = measure(module, [probe], values=False, what=Path("m"))
     with torch.no_grad():
         everything = module(torch.tensor([probe])).logits[0].log_softmax(-1)
     assert torch.allclose(found, everything[[0, 1, 2], probe[1:]], atol=1e-6)
-
-
-def test_one_changed_bit_changes_a_fingerprint(module):
     before = fingerprints(module)
     module.model.norm.weight.data[3] += 1e-7
     after = fingerprints(module)
@@ -72,7 +66,7 @@ def test_a_chat_template_that_cannot_render_the_probe(tokenizer, tiny_model):
     assert behaviour(other)["chat"].startswith("What is 347+586?")
 
 
-def test_differences():
+def test_differences_and_weights_that_a_type_cannot_hold():
     found = difference([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 2.5])])
     assert found == Difference(0.25, 0.5)
     require_near(found, Difference(0.25, 0.5), "x")
@@ -80,9 +74,6 @@ def test_differences():
         with pytest.raises(ModelError, match=r"x differ by 0\.25 on average and 0\.5 at most, where"):
             require_near(found, allowed, "x")
     assert ROUNDING["float32"].mean < ROUNDING["float16"].mean < ROUNDING["bfloat16"].mean
-
-
-def test_weights_that_a_type_cannot_hold():
     before = torch.tensor([0.0, 1e-9, 3.0, 1.0])
     after = before.half()
     assert count_zeros([after]) - count_zeros([before]) == 1

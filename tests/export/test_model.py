@@ -9,14 +9,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    GenerationConfig,
+)
 
 from burnish.errors import ModelError
 from burnish.export import check, model
 from burnish.export.check import Bench
 from burnish.export.place import copy_tokenizer
 from burnish.export.source import ExportRequest
+from burnish.models.loading import read_tokenizer
 from burnish.models.tiny import write_tiny_model
+from tests.export.conftest import edit_json
 
 CLEAN = {
     "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
@@ -26,6 +34,12 @@ CLEAN = {
 
 def names(folder):
     return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def source(tiny_model, tmp_path):
+    """A model folder that a test may change."""
+    return shutil.copytree(tiny_model, tmp_path / "source")
 
 
 def test_a_checkpoint_becomes_a_clean_folder_with_the_same_logits(run, go, logits, tmp_path):
@@ -60,36 +74,34 @@ def test_settings_embeddings_and_tokenizer_are_kept(go, logits, tmp_path, tied):
     assert ours("a 東")["input_ids"] == theirs("a 東")["input_ids"]
 
 
-def test_a_cast_is_the_source_cast_the_same_way(run, go, logits, tmp_path):
-    report = go(run / "global_step_10", dtype="bfloat16")
-    out = tmp_path / "out"
+def test_a_cast_is_the_source_cast_the_same_way_and_shards_have_an_index(run, go, logits, tmp_path):
+    source, out = run / "global_step_10", tmp_path / "out"
+    report = go(source, dtype="bfloat16")
     assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
-    assert torch.equal(logits(out), logits(run / "global_step_10" / "actor", dtype=torch.bfloat16))
+    assert torch.equal(logits(out), logits(source / "actor", dtype=torch.bfloat16))
     assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.bfloat16}
     assert report.facts.found.largest == 0
     gap = report.facts.from_float32
     assert gap and 0 < gap.mean < gap.largest < 0.5
     widened = go(out, "wide", dtype="float32")
     assert widened.facts.from_float32 is None and widened.facts.dtype == "float32"
-
-
-def test_the_stored_type_counts_not_what_the_configuration_says(run, go, tmp_path):
-    source = shutil.copytree(run / "global_step_10" / "actor", tmp_path / "source")
-    config = json.loads((source / "config.json").read_text())
-    (source / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
-    assert go(source).facts.dtype == "float32"
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
-
-
-def test_shards_have_an_index(run, go, logits, tmp_path):
-    go(run / "global_step_10", max_shard_bytes=50_000)
-    out = tmp_path / "out"
-    shards = sorted(out.glob("model-*.safetensors"))
-    index = json.loads((out / "model.safetensors.index.json").read_text())
+    go(source, "shards", max_shard_bytes=50_000)
+    shards = sorted((tmp_path / "shards").glob("model-*.safetensors"))
+    index = json.loads((tmp_path / "shards/model.safetensors.index.json").read_text())
     assert len(shards) > 1 and all(shard.stat().st_size < 55_000 for shard in shards)
     assert set(index["weight_map"].values()) == {shard.name for shard in shards}
-    assert torch.equal(logits(out), logits(run / "global_step_10" / "actor"))
-    assert go(out, "again").facts.found.largest == 0, "a sharded folder can be exported too"
+    assert torch.equal(logits(tmp_path / "shards"), logits(source / "actor"))
+    assert go(tmp_path / "shards", "again").facts.found.largest == 0, "a sharded folder can be exported too"
+
+
+def test_what_a_source_stores_counts_its_types_and_its_unknown_weights(source, go, tmp_path):
+    edit_json(source / "config.json", dtype="bfloat16")
+    spoil(source, lambda tensors: tensors.update({"extra.head": torch.zeros(3)}))
+    report = go(source)
+    assert report.facts.dtype == "float32"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
+    assert "the architecture does not use it: extra.head" in str(report)
+    assert "extra.head" not in load_file(tmp_path / "out" / "model.safetensors")
 
 
 def test_the_critic_is_a_token_classifier_with_one_label(run, go, logits, tmp_path):
@@ -102,8 +114,7 @@ def test_the_critic_is_a_token_classifier_with_one_label(run, go, logits, tmp_pa
     assert "values of" in str(report) and "burnish chat" not in str(report)
 
 
-def test_a_pickle_is_read_as_transformers_does_and_reported(tiny_model, go, logits, tmp_path):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
+def test_a_pickle_is_read_as_transformers_does_and_reported(source, tiny_model, go, logits, tmp_path):
     torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
     (source / "model.safetensors").unlink()
     go(source)
@@ -112,25 +123,14 @@ def test_a_pickle_is_read_as_transformers_does_and_reported(tiny_model, go, logi
     assert any("pytorch_model.bin is a pickle; transformers reads it with weights_only" in line for line in go.told)
 
 
-def test_weights_without_a_place_are_named(tiny_model, go, tmp_path):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
-    tensors = load_file(source / "model.safetensors") | {"extra.head": torch.zeros(3)}
-    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
-    report = go(source)
-    assert "the architecture does not use it: extra.head" in str(report)
-    assert "extra.head" not in load_file(tmp_path / "out" / "model.safetensors")
-
-
-def test_code_of_a_model_is_run_and_copied_only_when_trusted(tiny_model, go, logits, tmp_path):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
+def test_code_of_a_model_is_run_and_copied_only_when_trusted(source, tiny_model, go, logits, tmp_path):
     (source / "modeling_own.py").write_text(
         "from transformers import Qwen2Config, Qwen2ForCausalLM\n"
         "class OwnConfig(Qwen2Config):\n    model_type = 'own'\n"
         "class OwnForCausalLM(Qwen2ForCausalLM):\n    config_class = OwnConfig\n"
     )
     classes = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
-    config = json.loads((source / "config.json").read_text()) | {"model_type": "own", "auto_map": classes}
-    (source / "config.json").write_text(json.dumps(config))
+    edit_json(source / "config.json", model_type="own", auto_map=classes)
     with pytest.raises(ModelError, match="runs its own Python code; .*--trust-remote-code"):
         go(source)
     go(source, trust_remote_code=True)
@@ -146,14 +146,8 @@ def spoil(folder, change):
 
 
 def untie(folder, **settings):
-    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False} | settings
-    (folder / "config.json").write_text(json.dumps(config))
+    edit_json(folder / "config.json", tie_word_embeddings=False, **settings)
     spoil(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
-
-
-def edit_config(folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +157,10 @@ def edit_config(folder):
         (lambda f: spoil(f, lambda t: t["model.layers.1.mlp.up_proj.weight"].mul_(1.0001)), "1.mlp.up_proj.weight"),
         (lambda f: spoil(f, lambda t: t.pop("model.norm.weight")), "the weights lack model.norm.weight"),
         # all weights are the same, but the log-probs differ
-        (edit_config, r"not put in place: the log-probs .* differ by .*, where 1e-06 and 1e-05 are allowed"),
+        (
+            lambda f: edit_json(f / "config.json", rms_norm_eps=0.1),
+            r"not put in place: the log-probs .* differ by .*, where 1e-06 and 1e-05 are allowed",
+        ),
         (lambda f: (f / "chat_template.jinja").write_text("{{ messages[0].content }}"), "gives other chat, ids"),
     ],
 )
@@ -178,25 +175,16 @@ def test_a_corrupted_export_is_caught_and_not_put_in_place(run, go, tmp_path, mo
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (
-            lambda t: t["model.norm.weight"].fill_(math.nan),
-            r"weights of model\.norm\.weight are not finite, so training",
-        ),
-        (lambda t: t.pop("model.norm.weight"), r"source: the weights lack model\.norm\.weight"),
-    ],
-)
-def test_a_source_that_diverged_or_lacks_weights_is_not_exported(tiny_model, go, tmp_path, change, words):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
-    spoil(source, change)
-    with pytest.raises(ModelError, match=words):
+def test_a_source_that_diverged_or_lacks_weights_is_not_exported(source, go):
+    spoil(source, lambda t: t["model.norm.weight"].fill_(math.nan))
+    with pytest.raises(ModelError, match=r"weights of model\.norm\.weight are not finite, so training"):
+        go(source)
+    spoil(source, lambda t: t.pop("model.norm.weight"))
+    with pytest.raises(ModelError, match=r"source: the weights lack model\.norm\.weight"):
         go(source)
 
 
-def test_a_cast_that_overflows_where_no_probe_looks(tiny_model, go, tmp_path):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
+def test_a_cast_that_overflows_where_no_probe_looks(source, go, tmp_path):
     bench = Bench(ExportRequest(str(source), tmp_path), SimpleNamespace(values=False, tokenizer=source, model=source))
     unseen = max(set(range(259)) - {token for probe in bench.probes for token in probe})
     untie(source)
@@ -207,22 +195,16 @@ def test_a_cast_that_overflows_where_no_probe_looks(tiny_model, go, tmp_path):
     go(source, dtype="bfloat16")
 
 
-def test_weights_that_a_cast_makes_0_are_counted(tiny_model, go, tmp_path):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
+def test_a_cast_that_changes_the_model_is_an_error_and_weights_that_become_0_are_counted(source, go, tmp_path):
     spoil(source, lambda t: t["model.layers.0.mlp.down_proj.weight"].clamp_(-1e-9, 1e-9))
-    assert "4,096 weights (9.9%) are too small for float16" in str(go(source, dtype="float16"))
+    assert "4,096 weights (9.9%) are too small for float16" in str(go(source, "zeros", dtype="float16"))
     assert not go(source, "other", dtype="bfloat16").facts.notes
-
-
-def test_a_cast_that_changes_the_model_is_an_error(tiny_model, go, tmp_path):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
-
     untie(source, rms_norm_eps=1e-20)
     spoil(source, lambda tensors: tensors["lm_head.weight"].mul_(50))
     spoil(source, lambda tensors: tensors["model.embed_tokens.weight"].mul_(1e-7))  # all 0 in float16
     with pytest.raises(ModelError, match=r"not put in place: the log-probs of source and export, both in float32, dif"):
         go(source, dtype="float16")
-    assert names(tmp_path) == {"source"}
+    assert names(tmp_path) == {"source", "zeros", "other"}
 
 
 @pytest.mark.parametrize("kind", ["cast", "merged"])
@@ -238,3 +220,56 @@ def test_source_and_export_are_not_in_memory_together(run, make_adapter, go, mon
     monkeypatch.setattr(check, "load_unchanged", watched)
     go(run / "global_step_10" if kind == "cast" else make_adapter(), dtype="bfloat16")
     assert alive == [False, False, False]
+
+
+@pytest.fixture
+def generation(tiny_model, tmp_path):
+    """generation_config.json of such a text, and what was changed in it to go with the tokenizer."""
+
+    def run(text: str | None, **changes):
+        tokenizer = read_tokenizer(tiny_model)
+        for name, value in changes.items():
+            setattr(tokenizer, name, value)
+        if text is not None:
+            (tmp_path / "generation_config.json").write_text(text)
+        source = SimpleNamespace(folder=tmp_path, model=tmp_path)
+        return model.generation_config(source, AutoConfig.from_pretrained(tiny_model), tokenizer)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "eos", "pad", "note"),
+    [
+        ('{"eos_token_id": [5, 1], "pad_token_id": 0, "do_sample": true, "top_p": 0.8}', {}, [5, 1], 0, None),
+        (None, {}, 1, 0, None),  # follows from the model's configuration
+        ('{"eos_token_id": 5, "pad_token_id": 0}', {}, [1, 5], 0, "eos_token_id 5 became [1, 5], to stop where the"),
+        ('{"eos_token_id": [1, 99999], "pad_token_id": -1}', {"pad_token": None}, 1, 1, "eos_token_id [1, 99999]"),
+        ('{"eos_token_id": 1, "pad_token_id": 7}', {}, 1, 0, "pad_token_id 7 became 0, as in the tokenizer"),
+    ],
+)
+def test_ends_and_padding_go_with_the_tokenizer(generation, text, changes, eos, pad, note):
+    settings, notes = generation(text, **changes)
+    assert (settings.eos_token_id, settings.pad_token_id) == (eos, pad)
+    assert note in notes[0] if note else not notes
+
+
+def test_settings_of_sampling_without_sampling_and_settings_that_cannot_be_fixed(generation, tmp_path):
+    settings, notes = generation('{"eos_token_id": 1, "pad_token_id": 0, "temperature": 0.6}')
+    assert settings.do_sample and settings.temperature == 0.6 and "do_sample became True" in notes[0]
+    settings.save_pretrained(tmp_path / "saved")
+    for text in ('{"eos_token_id": ', '{"num_return_sequences": 3, "num_beams": 2, "eos_token_id": 1}'):
+        with pytest.raises(ModelError, match=r"generation_config\.json") as caught:
+            generation(text)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_models_and_adapters_on_the_gpu(run, make_adapter, tiny_model, go, logits, tmp_path, dtype):
+    copied = go(run, "copied", device="cuda", dtype=dtype)
+    assert copied.facts.found.largest <= copied.facts.allowed.largest
+    adapter = make_adapter()
+    merged = go(adapter, "merged", device="auto", dtype=dtype)
+    assert merged.facts.from_float32.mean < merged.facts.effect.mean / 2
+    assert torch.allclose(logits(tmp_path / "merged").float(), logits(tiny_model, adapter), atol=0.1)

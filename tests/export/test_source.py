@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from burnish.errors import CheckpointError, ModelError
 from burnish.export.source import ExportRequest, find_source
+from tests.export.conftest import edit_json
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def copy(run, tmp_path):
     return shutil.copytree(run, tmp_path / "run", symlinks=True)
 
 
-def test_every_way_to_name_a_checkpoint(run, find):
+def test_every_way_to_name_a_checkpoint_also_without_a_pointer(run, find, copy):
     step = run / "global_step_20"
     assert find(run).folder == find(step).folder == find(step / "actor").folder == step / "actor"
     assert find(run, role="critic").folder == find(step / "critic", role="critic").folder == step / "critic"
@@ -37,9 +38,6 @@ def test_every_way_to_name_a_checkpoint(run, find):
     source = find(step)
     assert (source.dtype, source.values, source.adapter) == ("float32", False, None)
     assert source.elements == sum(a.size for a in load_file(step / "actor" / "model.safetensors").values())
-
-
-def test_without_a_pointer_the_newest_counts(copy, find):
     (copy / "latest_checkpointed_iteration.txt").unlink()
     (copy / "global_step_10").rename(copy / "global_step_100")
     assert find(copy).folder == copy / "global_step_100" / "actor"
@@ -91,13 +89,6 @@ def test_a_truncated_checkpoint_is_named(copy, find, typed):
         find(copy / typed)
 
 
-def test_a_cut_off_file_without_a_manifest(tiny_model, find, tmp_path):
-    folder = shutil.copytree(tiny_model, tmp_path / "m")
-    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
-    with pytest.raises(ModelError, match=r"m/model\.safetensors: damaged or cut off \(.*\); copy it again"):
-        find(folder)
-
-
 def test_folders_without_a_model(find, tmp_path):
     with pytest.raises(ModelError, match="the model path /no/such: there is no such folder"):
         find("/no/such")
@@ -109,9 +100,8 @@ def test_folders_without_a_model(find, tmp_path):
 
 
 def test_roles_that_do_not_fit(copy, tiny_model, find):
-    with pytest.raises(
-        ModelError, match=r"a value model \(Qwen2ForTokenClassification\), not a policy; .*--role critic"
-    ):
+    value = r"a value model \(Qwen2ForTokenClassification\), not a policy; .*--role critic"
+    with pytest.raises(ModelError, match=value):
         find(copy / "global_step_20" / "critic")
     with pytest.raises(ModelError, match=r"Qwen2ForCausalLM is not a value model; .*leave out --role critic"):
         find(tiny_model, role="critic")
@@ -125,6 +115,7 @@ def test_roles_that_do_not_fit(copy, tiny_model, find):
     [
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised weights cannot be exported"),
         ({"architectures": ["Qwen2ForSequenceClassification"]}, r"a reward model \(Qwen2ForSeq.*copy it as it is"),
+        ("cut", r"m/model\.safetensors: damaged or cut off \(.*\); copy it again"),
         ("int8", "its weights are stored as I8; float32, bfloat16, float16 can be exported"),
         ("tokenizer", r"m: no tokenizer; save one there with tokenizer\.save_pretrained"),
     ],
@@ -132,8 +123,9 @@ def test_roles_that_do_not_fit(copy, tiny_model, find):
 def test_models_that_cannot_be_exported(tiny_model, find, tmp_path, change, message):
     folder = shutil.copytree(tiny_model, tmp_path / "m")
     if isinstance(change, dict):
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | change))
+        edit_json(folder / "config.json", **change)
+    elif change == "cut":
+        (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
     elif change == "tokenizer":
         for path in folder.glob("tokenizer*"):
             path.unlink()
@@ -144,21 +136,17 @@ def test_models_that_cannot_be_exported(tiny_model, find, tmp_path, change, mess
         find(folder)
 
 
-def test_mixed_types_are_reported(tiny_model, find, tmp_path):
+def test_mixed_types_are_reported_and_the_source_is_found_without_torch(tiny_model, find, tmp_path):
     folder = shutil.copytree(tiny_model, tmp_path / "m")
     tensors = load_file(folder / "model.safetensors")
     mixed = {name: array if "norm" in name else array.astype("float16") for name, array in tensors.items()}
     save_file(mixed, folder / "model.safetensors")
     assert find(folder).dtype == "float16" and not find(folder).is_exact_in("float16")
-    assert find(tiny_model).is_exact_in("float32") and not find(tiny_model).is_exact_in("float16")
-    assert find(folder).dtype == "float16"
     assert "most weights are float16, some are float32 and become float16; --dtype float32 keeps them" in find.told[-1]
     find.told.clear()
     find(folder, dtype="float32")
     assert not find.told
-
-
-def test_the_source_is_found_without_torch(tiny_model, tmp_path):
+    assert find(tiny_model).is_exact_in("float32") and not find(tiny_model).is_exact_in("float16")
     program = (
         "import sys\nfrom pathlib import Path\nfrom burnish.export import ExportRequest\n"
         "from burnish.export.source import find_source\n"

@@ -1,7 +1,6 @@
 """Adapter folders may come from anyone: read as data, every weight accounted for, and merged as peft runs them."""
 
 import importlib.util
-import json
 import re
 import shutil
 
@@ -16,6 +15,7 @@ from burnish.errors import ConfigError, ModelError, install_command
 from burnish.models.adapters import apply_adapter, initial_adapter, is_adapter, merge, read_adapter
 from burnish.models.folder import resolve_path
 from burnish.models.loading import load_unchanged
+from tests.models.files import edit_json
 
 IDS = torch.arange(3, 40)[None]
 
@@ -42,11 +42,6 @@ def folder(written, tmp_path):
     return shutil.copytree(written, tmp_path / "adapter")
 
 
-def change_settings(folder, **changes):
-    file = folder / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
 def change_weights(folder, change):
     tensors = load_file(folder / "adapter_model.safetensors")
     change(tensors)
@@ -65,7 +60,7 @@ def test_a_folder_is_read_as_data(written, tiny_model):
     assert (tensor.dtype, tensor.shape) == ("F32", (4, 32))
 
 
-def test_on_its_base_and_merged(written, tiny_model):
+def test_on_its_base_and_merged(written, tiny_model, monkeypatch):
     adapter, expected = read_adapter(written), torch.load(written.parent / "logits.pt")
     torch.manual_seed(3)
     drawn = torch.rand(1)
@@ -78,6 +73,10 @@ def test_on_its_base_and_merged(written, tiny_model):
     assert torch.equal(torch.rand(1), drawn), "the random state is left alone"
     assert type(merged).__name__ == "Qwen2ForCausalLM" and merged.config.tie_word_embeddings
     assert merged.get_input_embeddings().weight is merged.get_output_embeddings().weight
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    words = re.escape(f"needs the package peft; install it with `{install_command('lora')}`")
+    with pytest.raises(ConfigError, match=words):
+        apply_adapter(base(tiny_model), adapter)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_on_its_base_and_merged(written, tiny_model):
     ],
 )
 def test_settings_that_are_refused(folder, changes, words):
-    change_settings(folder, **changes)
+    edit_json(folder / "adapter_config.json", **changes)
     with pytest.raises(ModelError, match=words):
         read_adapter(folder)
 
@@ -103,22 +102,20 @@ def test_pickles_and_damaged_files_are_refused(folder):
     (folder / "adapter_model.bin").unlink()
     with pytest.raises(ModelError, match=r"no adapter_model\.safetensors; save the adapter with"):
         read_adapter(folder)
-    (folder / "adapter_model.safetensors").write_bytes(b"short")
-    with pytest.raises(ModelError, match=r"adapter_model\.safetensors: damaged or cut off"):
-        read_adapter(folder)
-    (folder / "adapter_config.json").write_text("[")
-    with pytest.raises(ModelError, match=r"adapter_config\.json: not readable as JSON"):
-        read_adapter(folder)
+    for name, words in (("model.safetensors", "damaged or cut off"), ("config.json", "not readable as JSON")):
+        (folder / f"adapter_{name}").write_text("short")
+        with pytest.raises(ModelError, match=rf"adapter_{name}: {words}"):
+            read_adapter(folder)
 
 
 def test_settings_that_peft_does_not_accept(folder, tiny_model):
-    change_settings(folder, use_something_new=False)
+    edit_json(folder / "adapter_config.json", use_something_new=False)
     apply_adapter(base(tiny_model), read_adapter(folder))
     for changes, words in (
         ({"use_something_new": True}, r"peft \S+ does not know the setting use_something_new; install"),
         ({"use_something_new": False, "target_modules": ["nope"]}, "cannot use the adapter: .*`target_modules`"),
     ):
-        change_settings(folder, **changes)
+        edit_json(folder / "adapter_config.json", **changes)
         with pytest.raises(ModelError, match=words) as caught:
             apply_adapter(base(tiny_model), read_adapter(folder))
         assert "\n" not in str(caught.value)
@@ -150,19 +147,6 @@ def test_weights_that_do_not_fit(folder, tiny_model, change, words):
     assert "\n" not in str(caught.value)
 
 
-def test_without_peft_the_extra_is_named(written, tiny_model, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=re.escape(f"needs the package peft; install it with `{install_command('lora')}`")
-    ):
-        apply_adapter(base(tiny_model), read_adapter(written))
-
-
-def test_an_adapter_is_no_whole_model_and_the_error_names_the_export(written):
-    with pytest.raises(ModelError, match=rf"a LoRA adapter, not a whole model; .*`burnish export {written} --out"):
-        resolve_path(written)
-
-
 def test_the_initial_adapter_is_found_in_checkpoints_and_runs(written, tmp_path):
     assert initial_adapter(ModelConfig()) is None
     run = tmp_path / "run"
@@ -177,10 +161,9 @@ def test_the_initial_adapter_is_found_in_checkpoints_and_runs(written, tmp_path)
         assert initial_adapter(ModelConfig(lora_adapter_path=str(path))).folder == folder
     with pytest.raises(ModelError, match=r"lora_adapter_path=.*: no adapter_config\.json there; name the folder"):
         initial_adapter(ModelConfig(lora_adapter_path=str(tmp_path)))
-
-
-def test_the_rank_is_that_of_the_initial_adapter(written):
     for rank in (0, 4):
         assert initial_adapter(ModelConfig(lora_adapter_path=str(written), lora_rank=rank)).rank == 4
     with pytest.raises(ConfigError, match=r"lora_rank=8 with .*: that adapter has rank 4, .*leave lora_rank out"):
         initial_adapter(ModelConfig(lora_adapter_path=str(written), lora_rank=8))
+    with pytest.raises(ModelError, match=rf"a LoRA adapter, not a whole model; .*`burnish export {written} --out"):
+        resolve_path(written)

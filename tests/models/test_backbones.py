@@ -1,10 +1,17 @@
-"""The three ways through a model: which one is chosen, and what each leaves alone."""
+"""The three ways through a model: which one is chosen, what each leaves alone, and adapters in the fused one.
+
+The values and gradients of each are compared with transformers in tests/engine/test_forward.py.
+"""
+
+import sys
 
 import pytest
 import torch
 
 from burnish.config.model import ModelConfig
-from burnish.models.backbones import FusedBackbone, PackedBackbone, PaddedBackbone, backbone_for
+from burnish.models import llama
+from burnish.models.backbones import FusedBackbone, PackedBackbone, PaddedBackbone, backbone_for, packing_problem
+from burnish.models.lora import adapter_off, add_adapter
 from burnish.ops.varlen_attention import Sequences
 from tests.rollout.native.models import build
 
@@ -14,20 +21,29 @@ WAYS = {
     "padded": (ModelConfig(use_remove_padding=False), PaddedBackbone),
     "insisted on": (ModelConfig(use_fused_kernels=True), FusedBackbone),
 }
-LENGTHS = [4, 1, 7]
-IDS = torch.tensor([9, 2, 5, 2, 7, 2, 3, 3, 2, 8, 1, 4])
-PADDING = 2  # a token that is sampled like any other, as it is where padding is the end of a text
+FAMILIES = {"llama": {}, "qwen2": {}, "qwen3": {"head_dim": 16}, "mistral": {"sliding_window": 4}}
+LENGTHS = [5, 1, 9, 3]
+IDS = torch.arange(sum(LENGTHS)) * 7 % 80
+POSITIONS = torch.cat([torch.arange(length) for length in LENGTHS])
+PADDING = int(IDS[2])  # a token that is sampled like any other, as it is where padding is the end of a text
 
 
-def line():
-    return IDS, torch.cat([torch.arange(length) for length in LENGTHS]), Sequences.of(LENGTHS, "cpu")
+def run(backbone):
+    return backbone(IDS, POSITIONS, Sequences.of(LENGTHS, "cpu"))
 
 
-def gradients(module, way):
-    backbone, _ = backbone_for(module, WAYS[way][0])
-    states = backbone(*line())
-    (states * torch.arange(1.0, states.numel() + 1).view_as(states).sin()).sum().backward()
-    return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+def gradients(module, backbone):
+    module.zero_grad()
+    states = run(backbone)
+    (states * torch.arange(states.numel()).view_as(states).sin()).sum().backward()
+    return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+
+
+def assert_same_gradients(found, wanted, least=0.0):
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        size = max(least, float(gradient.abs().max()))
+        torch.testing.assert_close(found[name], gradient, atol=1e-5 * size, rtol=1e-4)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -38,39 +54,94 @@ def test_a_padding_token_in_a_text_is_trained_like_any_other(way):
         module.model.embed_tokens.weight[PADDING].normal_(generator=torch.Generator().manual_seed(0))
     plain.load_state_dict(module.state_dict())
     assert module.model.embed_tokens.padding_idx == PADDING and plain.model.embed_tokens.padding_idx is None
-    expected, found = gradients(plain, "padded"), gradients(module, way)
-    assert found.keys() == expected.keys() and expected["model.embed_tokens.weight"][PADDING].any()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5 * max(1.0, float(gradient.abs().max())), rtol=1e-4)
+    expected = gradients(plain, backbone_for(plain, WAYS["padded"][0])[0])
+    assert expected["model.embed_tokens.weight"][PADDING].any()
+    assert_same_gradients(gradients(module, backbone_for(module, WAYS[way][0])[0]), expected, least=1.0)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_keys_choose_the_way_and_a_pass_writes_nowhere(way):
     """Neither weights nor ids, and a second pass gives the same."""
     module, (config, kind) = build("qwen2", {}), WAYS[way]
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    before, ids = {name: tensor.clone() for name, tensor in module.state_dict().items()}, IDS.clone()
     backbone, problem = backbone_for(module, config)
     assert type(backbone) is kind and problem is None
-    ids, positions, sequences = line()
-    first, second = (backbone(ids, positions, sequences) for _ in range(2))
+    first, second = run(backbone), run(backbone)
     assert torch.equal(first, second) and torch.equal(ids, IDS)
     first.sum().backward()
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_frozen_layers_stay_without_a_gradient(way):
-    module = build("qwen2", {}).requires_grad_(False)
-    module.model.layers[1].mlp.requires_grad_(True)
-    found = gradients(module, way)
+    states = backbone(torch.tensor([7]), torch.tensor([0]), Sequences.of([1], "cpu"))  # a line of one token
+    expected = module.model(input_ids=torch.tensor([[7]])).last_hidden_state[0]
+    torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
+    module.requires_grad_(False).model.layers[1].mlp.requires_grad_(True)  # frozen layers stay without a gradient
+    found = gradients(module, backbone_for(module, config)[0])
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     assert sorted(found) == sorted(trained) and all(gradient.any() for gradient in found.values())
 
 
-@pytest.mark.parametrize("way", ["fused", "packed", "padded"])
-def test_a_line_of_one_token(way):
+@pytest.fixture(params=[["all-linear"], ["q_proj", "gate_proj"]], ids=["all", "some"])
+def adapted(request):
+    """A model with an adapter that is felt."""
+    pytest.importorskip("peft")
+
+    def make(family):
+        module = build(family, FAMILIES[family], sharpness=3).train()
+        add_adapter(module, ModelConfig(path="b", lora_rank=3, lora_alpha=12, target_modules=request.param), seed=0)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if "lora_B" in name:
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+        assert packing_problem(module.model) is None
+        return module
+
+    return make
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapters_have_the_values_and_gradients_of_pefts_own_layers(adapted, family, checkpointing):
+    """Also while the adapter is switched off, after which it is on again."""
+    module = adapted(family)
+    fused, plain = FusedBackbone(module.model), PackedBackbone(module.model)
+    if checkpointing:
+        module.gradient_checkpointing_enable({"use_reentrant": False})
+    with_adapter = run(fused)
+    torch.testing.assert_close(with_adapter, run(plain), atol=1e-5, rtol=1e-5)
+    wanted, found = gradients(module, plain), gradients(module, fused)
+    assert wanted.keys() == {name for name, _ in module.named_parameters() if "lora_" in name}
+    assert_same_gradients(found, wanted)
+    with adapter_off(module), torch.no_grad():
+        torch.testing.assert_close(run(fused), run(plain), atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(run(fused), with_adapter, atol=1e-2)
+    assert torch.equal(run(fused), with_adapter)
+
+
+def test_rebound_weights_are_an_error_until_merged_again():
     module = build("qwen2", {})
-    backbone, _ = backbone_for(module, WAYS[way][0])
-    states = backbone(torch.tensor([7]), torch.tensor([0]), Sequences.of([1], "cpu"))
-    expected = module.model(input_ids=torch.tensor([[7]])).last_hidden_state[0]
-    torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
+    fused = FusedBackbone(module.model)
+    before = run(fused)
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clone()
+    with pytest.raises(RuntimeError, match="parameters were moved to other memory"):
+        run(fused)
+    assert torch.equal(run(FusedBackbone(module.model)), before)
+    attention = module.model.layers[0].self_attn
+    query = attention.q_proj.weight
+    assert attention.k_proj.weight.data_ptr() == query[-1:].data_ptr() + 4 * query.shape[1]
+
+
+def test_layers_of_another_kind_are_refused_without_peft(monkeypatch):
+    """It is an extra; a quantised or wrapped layer is refused without it too."""
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setitem(sys.modules, "peft.tuners.lora", None)
+
+    class Other(torch.nn.Linear):
+        pass
+
+    module = build("qwen2", {})
+    assert llama.problem(module.model) is None
+    module.model.layers[0].mlp.down_proj = Other(4, 4)
+    assert "down_proj is a" in llama.problem(module.model)
+    with pytest.raises(ValueError, match="GPT2Model is not one of LlamaModel"):
+        FusedBackbone(build("gpt2", {}).transformer)

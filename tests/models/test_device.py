@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from burnish.models import device
 from burnish.models.device import dtype_on
 
 
@@ -12,8 +11,4 @@ def test_auto_is_bfloat16_on_a_gpu_that_has_it(monkeypatch, capability, expected
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     assert dtype_on("cuda:0", "auto") == expected
     assert dtype_on("cuda:0", "float16") == "float16"
-
-
-def test_auto_is_float32_on_a_cpu():
     assert dtype_on("cpu", "auto") == "float32" and dtype_on("cpu", "bfloat16") == "bfloat16"
-    assert device.BFLOAT16 == (8, 0)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from burnish.config.optim import OptimConfig
 from burnish.engine.trainable import Trainable
 from burnish.errors import ModelError
-from burnish.models.loading import read_model_facts
+from burnish.models.facts import read_model_facts
 from burnish.models.tiny import write_tiny_model
 
 
@@ -35,17 +35,12 @@ def test_facts_agree_with_the_loaded_model(tmp_path, model_type, overrides, kv_h
     assert facts.vocab == module.get_input_embeddings().num_embeddings
 
 
-def test_a_checkpoint_counts_its_model_only(tiny_model, tmp_path):
-    """Optimiser and random state are next to the weights, in safetensors too."""
+def test_only_a_models_own_files_are_counted(tiny_model, tmp_path):
+    """Not the training state next to them, in safetensors too, and with an index those that it names."""
     module = AutoModelForCausalLM.from_pretrained(tiny_model)
-    trainable = Trainable(module, OptimConfig(), total_steps=1)
-    trainable.save(tmp_path)
-    assert {"optimizer.safetensors", "rng.safetensors"} <= {file.name for file in tmp_path.iterdir()}
-    assert read_model_facts(tmp_path).parameters == sum(p.numel() for p in module.parameters())
-
-
-def test_the_files_that_the_index_names_are_counted(tiny_model, tmp_path):
-    module = AutoModelForCausalLM.from_pretrained(tiny_model)
+    Trainable(module, OptimConfig(), total_steps=1).save(tmp_path / "checkpoint")
+    assert {"optimizer.safetensors", "rng.safetensors"} <= {file.name for file in (tmp_path / "checkpoint").iterdir()}
+    assert read_model_facts(tmp_path / "checkpoint").parameters == sum(p.numel() for p in module.parameters())
     module.save_pretrained(tmp_path, max_shard_size="30KB")
     shards = sorted(tmp_path.glob("model-*.safetensors"))
     assert len(shards) > 1
@@ -66,10 +61,7 @@ def test_without_safetensors_the_count_is_estimated_or_by_the_size_of_bin_files(
     assert estimated == pytest.approx(counted, rel=0.05)
     torch.save({"weights": torch.zeros(50_000)}, tmp_path / "pytorch_model.bin")
     assert read_model_facts(tmp_path).parameters == pytest.approx(50_000, rel=0.02)
-
-
-def test_sizes_one_level_down(tiny_model, tmp_path):
-    inner = json.loads((tiny_model / "config.json").read_text())
+    inner = json.loads((tiny_model / "config.json").read_text())  # sizes one level down
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "seeing", "text_config": inner}))
     facts = read_model_facts(tmp_path)
     assert (facts.model_type, facts.layers, facts.context) == ("seeing", 2, 512)

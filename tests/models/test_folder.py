@@ -2,14 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from burnish.errors import CheckpointError, ModelError
-from burnish.models.folder import check_whole
-from burnish.models.loading import resolve_path
+from burnish.models.folder import check_whole, resolve_path
 
 
 def folder_with(path, *names):
@@ -28,11 +25,16 @@ def test_a_plain_folder_also_below_home(tmp_path, monkeypatch):
     assert resolve_path("m").resolve() == model
 
 
-def test_our_checkpoints(tmp_path):
+def test_our_checkpoints_and_a_hint_at_those_that_were_probably_meant(tmp_path):
     actor = folder_with(tmp_path / "run" / "global_step_30" / "actor", "config.json", "model.safetensors")
     assert resolve_path(actor) == resolve_path(actor.parent) == actor
     (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("30\n")
     assert resolve_path(tmp_path / "run") == actor
+    (actor.parent / "manifest.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"a checkpoint or a run \(.* has run\)"):
+        resolve_path(tmp_path)
+    with pytest.raises(ModelError, match=r"no such folder \(.*run has global_step_30\)"):
+        resolve_path(tmp_path / "run" / "global_step_29")
     folder_with(actor.parent, "config.json", "model-00001-of-00002.safetensors")
     assert resolve_path(actor.parent) == actor.parent
 
@@ -75,17 +77,7 @@ def test_missing_folders(path, tmp_path, monkeypatch):
         resolve_path(path)
 
 
-def test_a_hub_id_without_a_connection(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelError) as caught:
-        resolve_path("Qwen/Qwen2.5-0.5B-Instruct")
-    text = str(caught.value)
-    assert "the model path Qwen/Qwen2.5-0.5B-Instruct: there is no such folder" in text
-    assert "could not be fetched from the hub as a model id" in text
-    assert "Give the folder of a downloaded model, or connect to the hub" in text
-
-
-def test_a_hub_id_that_is_there(tmp_path, monkeypatch):
+def test_hub_ids(tmp_path, monkeypatch):
     asked = {}
 
     def download(name, **options):
@@ -98,6 +90,11 @@ def test_a_hub_id_that_is_there(tmp_path, monkeypatch):
     assert asked["revision"] is None
     resolve_path("gpt2", weights=False, revision="v2")
     assert (asked["name"], asked["revision"]) == ("gpt2", "v2") and "*.json" in asked["allow_patterns"]
+    monkeypatch.undo()  # without a connection
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    said = r"path Qwen/Qwen2.5-0.5B-Instruct: there is no such folder .* could not be fetched from the hub as a model "
+    with pytest.raises(ModelError, match=said + r"id .*Give the folder of a downloaded model, or connect to the hub"):
+        resolve_path("Qwen/Qwen2.5-0.5B-Instruct")
 
 
 def test_folders_that_lack_a_part(tmp_path):
@@ -109,15 +106,12 @@ def test_folders_that_lack_a_part(tmp_path):
     assert resolve_path(bare, weights=False) == bare
     with pytest.raises(ModelError, match=r"has config\.json but no weights"):  # training state is no model
         resolve_path(folder_with(bare, "optimizer.safetensors", "rng.safetensors"))
-
-
-def test_a_shard_that_is_not_there_is_named(tmp_path):
-    folder = folder_with(tmp_path, "config.json", "model-00001-of-00002.safetensors")
+    folder = folder_with(tmp_path / "shards", "config.json", "model-00001-of-00002.safetensors")
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     with pytest.raises(ModelError, match=r"names model-00002-of-00002\.safetensors, which is missing; copy"):
         resolve_path(folder)
-    folder_with(tmp_path, "model-00002-of-00002.safetensors")
+    folder_with(folder, "model-00002-of-00002.safetensors")
     assert resolve_path(folder) == folder
 
 
@@ -150,19 +144,3 @@ def test_hdfs_is_copied_once_and_failures_are_reported(hdfs, tmp_path, monkeypat
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ModelError, match=r"hdfs://models/other: copying it needs the `hdfs` command"):
         resolve_path("hdfs://models/other")
-
-
-def test_paths_and_facts_need_no_torch():
-    code = "import sys, burnish.models.loading; sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-def test_the_error_names_what_was_probably_meant(tmp_path):
-    run = tmp_path / "outputs" / "sums"
-    (run / "global_step_30").mkdir(parents=True)
-    (run / "global_step_30" / "config.json").write_text("{}")
-    (run / "latest_checkpointed_iteration.txt").write_text("30")
-    with pytest.raises(ModelError, match=r"a checkpoint or a run \(.*outputs has sums\)"):
-        resolve_path(tmp_path / "outputs")
-    with pytest.raises(ModelError, match=r"no such folder \(.*sums has global_step_30\)"):
-        resolve_path(run / "global_step_29")

@@ -156,7 +156,7 @@ def loss_gradients(module, sequence):
     return {name: parameter.grad.clone() for name, parameter in module.named_parameters()}
 
 
-def test_merging_keeps_parameters_and_gradients(module):
+def test_merging_keeps_parameters_and_gradients_and_what_is_saved(module, tmp_path):
     [sequence] = sequences_of(module, lengths=[12])
     before, values = dict(module.named_parameters()), copy.deepcopy(module.state_dict())
     gradients = loss_gradients(module, sequence)
@@ -167,9 +167,17 @@ def test_merging_keeps_parameters_and_gradients(module):
     assert all(torch.equal(tensor, values[name]) for name, tensor in module.state_dict().items())
     for name, gradient in loss_gradients(module, sequence).items():
         torch.testing.assert_close(gradient, gradients[name], rtol=1e-5, atol=1e-6, msg=name)
+    module.save_pretrained(tmp_path / "model")
+    torch.save(module.state_dict(), tmp_path / "state.pt")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).state_dict()
+    assert list(again) == list(values)
+    for loaded in (again, torch.load(tmp_path / "state.pt", weights_only=True)):
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in values.items())
+    size = sum(f.stat().st_size for f in (tmp_path / "model").glob("*.safetensors"))
+    assert size < 1.1 * sum(p.nbytes for p in module.parameters()) + 2**14  # each view its own rows, not the buffer
 
 
-def test_new_weights_are_used_at_once(module):
+def test_new_weights_are_used_at_once_and_a_second_decoder_uses_the_same_buffers(module):
     """After an optimiser step, and after other weights were loaded."""
     sequences, original = sequences_of(module), copy.deepcopy(module.state_dict())
     decoder = FusedDecoder(module, CONTEXT)
@@ -182,45 +190,15 @@ def test_new_weights_are_used_at_once(module):
     agree(after, [plain_logits(module, sequence) for sequence in sequences])
     module.load_state_dict(original)
     agree(Lines(module, decoder, sequences).run([37, 5, 20]), before)
+    second = FusedDecoder(module, CONTEXT)  # uses the same buffers
     assert addresses(module) == places
-
-
-def test_a_second_decoder_uses_the_same_buffers_and_ties_what_was_rebound(module):
-    first, places = FusedDecoder(module, CONTEXT), addresses(module)
-    second = FusedDecoder(module, CONTEXT)
-    assert addresses(module) == places
-    for one, other in zip(first._layers, second._layers, strict=True):
+    for one, other in zip(decoder._layers, second._layers, strict=True):
         assert one.qkv.weight.data_ptr() == other.qkv.weight.data_ptr()
         assert one.gate_up.weight.data_ptr() == other.gate_up.weight.data_ptr()
     weight = module.model.layers[1].self_attn.k_proj.weight
-    weight.data = weight.data.clone()
-    sequences = sequences_of(module)
+    weight.data = weight.data.clone()  # a third ties what was rebound
     lines = Lines(module, FusedDecoder(module, CONTEXT), sequences)
     agree(lines.run([37, 5, 20]), [plain_logits(module, sequence) for sequence in sequences])
-
-
-def test_made_in_inference_mode_it_can_still_be_trained():
-    module = build()
-    with torch.inference_mode():
-        FusedDecoder(module, CONTEXT)
-    [sequence] = sequences_of(module, lengths=[12])
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
-    assert loss_gradients(module, sequence)["model.layers.0.self_attn.q_proj.weight"].abs().sum() > 0
-    optimiser.step()
-
-
-def test_saved_and_loaded_again(module, tmp_path):
-    expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    FusedDecoder(module, CONTEXT)
-    module.save_pretrained(tmp_path / "model")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
-    assert list(again.state_dict()) == list(expected)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())
-    size = sum(f.stat().st_size for f in (tmp_path / "model").glob("*.safetensors"))
-    assert size < 1.1 * sum(p.nbytes for p in module.parameters()) + 2**14  # each view its own rows, not the buffer
-    torch.save(module.state_dict(), tmp_path / "state.pt")
-    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
-    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -254,36 +232,36 @@ REFUSALS = {
     "pretraining_tp": ({"pretraining_tp": 2}, "pretraining_tp=2"),
     "rope": ({"rope_parameters": DYNAMIC}, "rope_type=dynamic"),
     "wrapped projection": (
-        lambda layers: replace_projection(layers[1].mlp, "up_proj", Doubled, bias=False),
+        lambda m: replace_projection(m.model.layers[1].mlp, "up_proj", Doubled, bias=False),
         ".Doubled, not a plain Linear",
     ),
-    "hook": (lambda layers: layers[2].self_attn.register_forward_hook(print), "layers.2.self_attn has forward hooks"),
+    "hook": (
+        lambda m: m.model.layers[2].self_attn.register_forward_hook(print),
+        "layers.2.self_attn has forward hooks",
+    ),
     "pre-hook": (
-        lambda layers: layers.model.model.embed_tokens.register_forward_pre_hook(print),
+        lambda m: m.model.embed_tokens.register_forward_pre_hook(print),
         "model.embed_tokens has forward hooks",
     ),
-    "own forward": (lambda layers: setattr(layers[0].mlp, "forward", print), "forward of model.layers.0.mlp was repl"),
-    "dtypes": (
-        lambda layers: layers.model.model.norm.to(torch.bfloat16),
-        "several kinds: torch.bfloat16 on cpu, torch.float32 on c",
+    "own forward": (
+        lambda m: setattr(m.model.layers[0].mlp, "forward", print),
+        "forward of model.layers.0.mlp was repl",
     ),
+    "dtypes": (lambda m: m.model.norm.to(torch.bfloat16), "several kinds: torch.bfloat16 on cpu, torch.float32 on c"),
     "shared": (
-        lambda layers: setattr(layers[1].self_attn.q_proj, "weight", layers[0].self_attn.q_proj.weight),
+        lambda m: setattr(m.model.layers[1].self_attn.q_proj, "weight", m.model.layers[0].self_attn.q_proj.weight),
         "self_attn.q_proj.weight is shared with another projection",
     ),
     "one bias": (
-        lambda layers: replace_projection(layers[1].self_attn, "q_proj", nn.Linear, bias=True),
+        lambda m: replace_projection(m.model.layers[1].self_attn, "q_proj", nn.Linear, bias=True),
         "layer 1: only some of q_proj, k_proj, v_proj have a bias",
     ),
     "parametrised": (
-        lambda layers: nn.utils.parametrizations.weight_norm(layers[0].self_attn.o_proj),
-        "ParametrizedLinear, not a plain Linear",
+        lambda m: nn.utils.parametrizations.weight_norm(m.model.layers[0].self_attn.o_proj),
+        "ParametrizedLinear, not a pl",
     ),
-    "float64": (lambda layers: layers.model.double(), "torch.float64 on cpu"),
-    "quantised": (
-        lambda layers: setattr(layers.model.config, "quantization_config", {"quant_method": "fp8"}),
-        "its weights are quantised",
-    ),
+    "float64": (lambda m: m.double(), "torch.float64 on cpu"),
+    "quantised": (lambda m: setattr(m.config, "quantization_config", {"quant_method": "fp8"}), "weights are quantised"),
 }
 
 
@@ -292,8 +270,7 @@ def test_models_that_are_refused(case):
     change, words = REFUSALS[case]
     module = build(**change) if isinstance(change, dict) else build()
     if callable(change):
-        object.__setattr__(module.model.layers, "model", module)
-        change(module.model.layers)
+        change(module)
     assert words in (FusedDecoder.problem(module) or "")
     with pytest.raises(ValueError) as raised:
         FusedDecoder(module, CONTEXT)
@@ -327,10 +304,14 @@ def test_an_adapter_is_added_to_the_projections(targets):
     agree(Lines(module, decoder, [sequence]).run([20])[0], expected)
 
 
-def test_no_gradient_graph_is_built():
-    """Also outside of inference mode: rollouts must not grow a graph."""
+def test_made_in_inference_mode_it_can_be_trained_and_outside_of_it_builds_no_graph():
     module = build()
-    decoder, [sequence] = FusedDecoder(module, CONTEXT), sequences_of(module, lengths=[5])
+    with torch.inference_mode():
+        decoder = FusedDecoder(module, CONTEXT)
+    [sequence] = sequences_of(module, lengths=[5])
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    assert loss_gradients(module, sequence)["model.layers.0.self_attn.q_proj.weight"].abs().sum() > 0
+    optimiser.step()
     lines = Lines(module, decoder, [sequence])
     slots = lines.tables[0].long()[0] * BLOCK + torch.arange(5)
     where = Paged(slots, lines.tables, torch.tensor([5]).int(), torch.tensor([0, 5]).int(), 5, 5)

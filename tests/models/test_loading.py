@@ -1,6 +1,5 @@
 """Tokenizers, policies, value and reward models: every weight accounted for, no dropout, errors name the folder."""
 
-import json
 import re
 import shutil
 import sys
@@ -21,6 +20,7 @@ from burnish.models.loading import (
     load_value_model,
 )
 from burnish.models.tiny import write_tiny_model
+from tests.models.files import edit_json
 
 
 @pytest.fixture
@@ -29,28 +29,12 @@ def folder(tiny_model, tmp_path):
     return shutil.copytree(tiny_model, tmp_path / "model")
 
 
-def edit_json(file, **changes):
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
-def test_policy(tiny_model):
+def test_a_policy_follows_its_settings(tiny_model):
     module = load_causal_lm(tiny_model, ModelConfig())
     assert (module.dtype, module.config._attn_implementation) == (torch.float32, "sdpa")
     assert module.is_gradient_checkpointing
     stored = load_file(tiny_model / "model.safetensors")
     assert all(torch.equal(module.get_parameter(name), tensor) for name, tensor in stored.items())
-
-
-def test_weights_lie_where_products_of_them_do_not_depend_on_their_file(tiny_model, tmp_path):
-    shutil.copytree(tiny_model, tmp_path / "model")
-    file = tmp_path / "model" / "model.safetensors"
-    save_file(load_file(file), file, metadata={"format": "pt", "note": "a longer head moves all that follows"})
-    modules = [load_causal_lm(folder, ModelConfig()) for folder in (tiny_model, tmp_path / "model")]
-    assert not any(parameter.data_ptr() % 64 for module in modules for parameter in module.parameters())
-    assert all(module.lm_head.weight is module.model.embed_tokens.weight for module in modules), "tied as before"
-
-
-def test_settings_are_followed(tiny_model):
     config = ModelConfig(
         dtype="bfloat16", attn_implementation="eager", enable_gradient_checkpointing=False,
         override_config={"max_position_embeddings": 99},
@@ -62,7 +46,15 @@ def test_settings_are_followed(tiny_model):
     assert load_causal_lm(tiny_model, config, dtype="float32").dtype == torch.float32
 
 
-def test_dropout_is_off(tmp_path):
+def test_weights_lie_where_products_of_them_do_not_depend_on_their_file(tiny_model, folder):
+    file = folder / "model.safetensors"
+    save_file(load_file(file), file, metadata={"format": "pt", "note": "a longer head moves all that follows"})
+    modules = [load_causal_lm(place, ModelConfig()) for place in (tiny_model, folder)]
+    assert not any(parameter.data_ptr() % 64 for module in modules for parameter in module.parameters())
+    assert all(module.lm_head.weight is module.model.embed_tokens.weight for module in modules), "tied as before"
+
+
+def test_dropout_is_off_but_in_a_copy_which_keeps_the_settings_of_the_folder(tmp_path):
     folder = write_tiny_model(tmp_path, attention_dropout=0.5)
     module = load_causal_lm(folder, ModelConfig(attn_implementation="eager")).train()
     assert module.config.attention_dropout == 0
@@ -70,10 +62,6 @@ def test_dropout_is_off(tmp_path):
     assert torch.equal(module(ids).logits, module(ids).logits)
     gpt = load_causal_lm(write_tiny_model(tmp_path / "gpt", model_type="gpt2"), ModelConfig()).train()
     assert torch.equal(gpt(ids).logits, gpt(ids).logits)
-
-
-def test_a_copy_keeps_the_settings_of_the_folder_and_says_what_differs(tmp_path):
-    folder = write_tiny_model(tmp_path, attention_dropout=0.5)
     loaded = load_unchanged(folder)
     assert (loaded.module.config.attention_dropout, loaded.module.dtype) == (0.5, torch.float32)
     assert not loaded.module.training and not loaded.missing and not loaded.unused
@@ -84,7 +72,7 @@ def test_a_copy_keeps_the_settings_of_the_folder_and_says_what_differs(tmp_path)
     assert values.module.num_labels == 1 and values.missing == ["score.bias", "score.weight"]
 
 
-def test_value_model_head_comes_from_the_seed(tiny_model):
+def test_value_model_head_comes_from_the_seed_or_from_the_folder(tiny_model, tmp_path):
     state = torch.get_rng_state()
     first, same, other = (load_value_model(tiny_model, ModelConfig(), seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), state)
@@ -97,26 +85,11 @@ def test_value_model_head_comes_from_the_seed(tiny_model):
     ids = torch.arange(3, 40)[None]
     first.train()
     assert first(ids).logits.shape == (1, 37, 1) and torch.equal(first(ids).logits, first(ids).logits)
-
-
-def test_saved_value_models_load_as_they_are(tiny_model, tmp_path):
-    module = load_value_model(tiny_model, ModelConfig(), seed=1)
-    module.save_pretrained(tmp_path)
+    first.save_pretrained(tmp_path)
     plain = AutoModelForTokenClassification.from_pretrained(tmp_path)
-    ids = torch.arange(3, 20)[None]
-    torch.testing.assert_close(plain.eval()(ids).logits, module.eval()(ids).logits)
+    torch.testing.assert_close(plain.eval()(ids).logits, first.eval()(ids).logits)
     again = load_value_model(tmp_path, ModelConfig(), seed=99)  # its own head, not one from the seed
-    assert torch.equal(again.score.weight, module.score.weight)
-
-
-def test_missing_weights_are_an_error(folder):
-    tensors = load_file(folder / "model.safetensors")
-    gone = [tensors.pop(f"model.layers.1.mlp.{name}_proj.weight") for name in ("gate", "up", "down")]
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    assert len(gone) == 3
-    for load in (load_causal_lm, load_value_model):
-        with pytest.raises(ModelError, match=r"the weights lack model\.layers\.1\.mlp\.down_proj\.weight, "):
-            load(folder, ModelConfig())
+    assert torch.equal(again.score.weight, first.score.weight)
 
 
 @pytest.mark.parametrize(
@@ -126,42 +99,37 @@ def test_missing_weights_are_an_error(folder):
             {"intermediate_size": 64},
             r"layers\.0\.mlp\.down_proj\.weight is \(32, 128\) in the weights and \(32, 64\) .*6 such tensors",
         ),
-        ({}, "cannot load the model: "),
         ({"model_type": "quux"}, r"cannot load config\.json: .*quux"),
+        (None, "cannot load the model: "),
+        (["gate", "up", "down"], r"the weights lack model\.layers\.1\.mlp\.down_proj\.weight, "),
     ],
-    ids=["another size", "a cut off file", "an unknown architecture"],
+    ids=["another size", "an unknown architecture", "a cut off file", "missing weights"],
 )
 def test_folders_that_cannot_be_loaded(folder, changes, words):
-    edit_json(folder / "config.json", **changes)
-    if not changes:
-        file = folder / "model.safetensors"
+    file = folder / "model.safetensors"
+    if isinstance(changes, dict):
+        edit_json(folder / "config.json", **changes)
+    elif changes is None:
         file.write_bytes(file.read_bytes()[:-1000])
-    with pytest.raises(ModelError, match=words):
-        load_causal_lm(folder, ModelConfig())
+    else:
+        gone = [f"model.layers.1.mlp.{name}_proj.weight" for name in changes]
+        left = {name: tensor for name, tensor in load_file(file).items() if name not in gone}
+        save_file(left, file, metadata={"format": "pt"})
+    for load in (load_causal_lm, load_value_model):
+        with pytest.raises(ModelError, match=words):
+            load(folder, ModelConfig())
 
 
-def test_a_model_without_token_classification(tmp_path):
-    folder = write_tiny_model(tmp_path, model_type="opt")
+def test_code_that_comes_with_a_model_is_not_run(folder, tmp_path):
     with pytest.raises(ModelError, match="cannot load the model: .*OPTConfig") as caught:
-        load_value_model(folder, ModelConfig())
-    assert len(str(caught.value)) < 500
-
-
-def test_code_that_comes_with_a_model_is_not_run(folder):
+        load_value_model(write_tiny_model(tmp_path / "opt", model_type="opt"), ModelConfig())
+    assert len(str(caught.value)) < 500, "it does not list every class that there is"
     (folder / "modeling_evil.py").write_text("raise SystemExit('ran')")
     edit_json(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "modeling_evil.Evil"})
     with pytest.raises(
         ModelError, match=r"runs its own Python code; .* next to the key .* model\.trust_remote_code=True"
     ):
         load_causal_lm(folder, ModelConfig())
-
-
-def test_external_libraries_are_imported_first(tiny_model, tmp_path, monkeypatch):
-    for name in ("lib_one", "lib_two"):
-        (tmp_path / f"{name}.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    load_causal_lm(tiny_model, ModelConfig(external_lib="lib_one, lib_two"))
-    assert {"lib_one", "lib_two"} <= set(sys.modules)
 
 
 @pytest.mark.parametrize(
@@ -174,38 +142,35 @@ def test_external_libraries_are_imported_first(tiny_model, tmp_path, monkeypatch
         ("..x", "", "TypeError: "),
     ],
 )
-def test_an_external_library_that_fails_is_named_with_its_error(tiny_model, tmp_path, monkeypatch, name, source, said):
+def test_external_libraries_are_imported_and_one_that_fails_is_named(
+    tiny_model, tmp_path, monkeypatch, name, source, said
+):
     (tmp_path / "lib_broken.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
+    for good in ("lib_one", "lib_two"):
+        (tmp_path / f"{good}.py").write_text("")
+    load_causal_lm(tiny_model, ModelConfig(external_lib="lib_one, lib_two"))
+    assert {"lib_one", "lib_two"} <= set(sys.modules)
     words = re.escape(f"external_lib={name}: {name} could not be imported (")
     with pytest.raises(ConfigError, match=words + said):
         load_causal_lm(tiny_model, ModelConfig(external_lib=name))
 
 
-def test_tokenizer(tiny_model, caplog):
+def test_tokenizers(tiny_model, folder, caplog):
     tokenizer = load_tokenizer(tiny_model)
     assert tokenizer.decode(tokenizer("a+1")["input_ids"]) == "a+1"
     assert not caplog.records
-
-
-def test_a_tokenizer_without_pad_warns_what_it_pads_with(folder, caplog):
     edit_json(folder / "tokenizer_config.json", pad_token=None)
     edit_json(folder / "tokenizer.json", padding=None)
     tokenizer = load_tokenizer(folder)
     assert tokenizer.pad_token == tokenizer.eos_token == "<|end|>"
     assert f"{folder}: no pad token; <|end|> is used for padding" in caplog.text
-
-
-def test_a_folder_without_a_tokenizer(folder):
+    (folder / "tokenizer.json").write_text('{"version": ')
+    with pytest.raises(ModelError, match="cannot load the tokenizer: "):
+        load_tokenizer(folder)
     for file in folder.glob("tokenizer*"):
         file.unlink()
     with pytest.raises(ModelError, match=r"no tokenizer \(looked for tokenizer\.json, .* model\.tokenizer_path"):
-        load_tokenizer(folder)
-
-
-def test_a_damaged_tokenizer(folder):
-    (folder / "tokenizer.json").write_text('{"version": ')
-    with pytest.raises(ModelError, match="cannot load the tokenizer: "):
         load_tokenizer(folder)
 
 
@@ -297,7 +262,7 @@ def test_a_padding_token_is_set_for_training_only(write_classifier, folder):
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "gpt2", "llama"])
-def test_a_value_model_starts_from_a_reward_models_head(write_classifier, tmp_path, model_type):
+def test_a_value_model_starts_from_a_reward_models_head_of_one_label(write_classifier, tmp_path, model_type):
     """Before each token, what the reward model would say there; GPT-2 calls its two heads by two names."""
     path = write_classifier(model=write_tiny_model(tmp_path / "lm", model_type=model_type))
     judge = AutoModelForSequenceClassification.from_pretrained(path).eval()
@@ -309,11 +274,8 @@ def test_a_value_model_starts_from_a_reward_models_head(write_classifier, tmp_pa
             assert found[end - 1].item() == pytest.approx(judge(ids[:, :end]).logits.item(), abs=1e-5)
     head = getattr(values, "score", None) or values.classifier
     assert head.bias.item() == 0
-
-
-def test_two_labels_are_no_value(write_classifier, tmp_path):
-    with pytest.raises(ModelError, match=r"score\.weight is \(2, 32\) in the weights and \(1, 32\)"):
-        load_value_model(write_classifier(labels=2), ModelConfig())
-    path = write_classifier(labels=2, name="gpt", model=write_tiny_model(tmp_path / "lm", model_type="gpt2"))
-    with pytest.raises(ModelError, match=r"its head score\.weight cannot be used as the value head classifier\.weight"):
-        load_value_model(path, ModelConfig())
+    words = r"score\.weight is \(2, 32\) in the weights and \(1, 32\)"
+    if model_type == "gpt2":
+        words = r"its head score\.weight cannot be used as the value head classifier\.weight"
+    with pytest.raises(ModelError, match=words):
+        load_value_model(write_classifier(labels=2, name="two", model=tmp_path / "lm"), ModelConfig())

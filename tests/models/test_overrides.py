@@ -13,11 +13,6 @@ def load(folder, **overrides):
     return load_causal_lm(folder, ModelConfig(override_config=overrides))
 
 
-@pytest.fixture(scope="module")
-def untied(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("untied"), tie_word_embeddings=False)
-
-
 def test_what_follows_from_a_setting_is_derived_again(tiny_model):
     ids = torch.arange(3, 40)[None]
     plain = load(tiny_model)
@@ -30,19 +25,20 @@ def test_what_follows_from_a_setting_is_derived_again(tiny_model):
     assert stretched.config.rope_parameters["rope_theta"] == 10000, "what is not named stays"
     other = load(tiny_model, max_position_embeddings=99, rms_norm_eps=1e-3)
     assert (other.config.max_position_embeddings, other.config.rms_norm_eps) == (99, 1e-3)
+    module = load(tiny_model, model_type="qwen2", attention_dropout=0.0, num_hidden_layers=2)  # as they were
+    assert torch.equal(module.lm_head.weight, plain.lm_head.weight)
 
 
-def test_other_names_of_a_setting_are_known(tmp_path):
-    folder = write_tiny_model(tmp_path, model_type="gpt2")
+def test_other_names_of_a_setting_are_known_and_an_output_layer_is_not_dropped(tmp_path):
+    untied = write_tiny_model(tmp_path / "untied", tie_word_embeddings=False)
+    with pytest.raises(ConfigError, match="tie_word_embeddings=true: .* output layer that would be left unused"):
+        load(untied, tie_word_embeddings=True)
+    assert load(untied, tie_word_embeddings=False).config.tie_word_embeddings is False
+    folder = write_tiny_model(tmp_path / "gpt", model_type="gpt2")
     assert load(folder, layer_norm_epsilon=1e-3).config.layer_norm_epsilon == 1e-3
     for name in ("num_hidden_layers", "n_layer"):
         with pytest.raises(ConfigError, match=rf"{name}=1: .*transformer\.h\.1\..* would be left unused"):
             load(folder, **{name: 1})
-
-
-def test_unknown_overrides_name_the_nearest(tiny_model):
-    with pytest.raises(ConfigError, match=r"rope_tetha: qwen2 models have no such setting \(nearest: "):
-        load(tiny_model, rope_tetha=1e6)
 
 
 @pytest.mark.parametrize(
@@ -55,18 +51,13 @@ def test_unknown_overrides_name_the_nearest(tiny_model):
         ({"model_type": "llama"}, r"model_type=llama: .* holds a qwen2 model; leave it out"),
         ({"dtype": "bfloat16"}, r"dtype=bfloat16: .* model\.dtype"),
         ({"attention_dropout": 0.5}, r"attention_dropout=0\.5: dropout is always 0 here"),
+        ({"rope_tetha": 1e6}, r"rope_tetha: qwen2 models have no such setting \(nearest: "),
     ],
 )  # fmt: skip
 def test_what_parts_a_model_from_its_weights_or_means_nothing_is_refused(tiny_model, overrides, said):
     for function in (load_causal_lm, load_value_model):
         with pytest.raises(ConfigError, match=rf"model\.override_config(\.| with ){said}"):
             function(tiny_model, ModelConfig(override_config=overrides))
-
-
-def test_an_output_layer_is_not_dropped(untied):
-    with pytest.raises(ConfigError, match="tie_word_embeddings=true: .* output layer that would be left unused"):
-        load(untied, tie_word_embeddings=True)
-    assert load(untied, tie_word_embeddings=False).config.tie_word_embeddings is False
 
 
 def test_a_value_of_another_type_names_the_setting(tiny_model):
@@ -77,8 +68,3 @@ def test_a_value_of_another_type_names_the_setting(tiny_model):
     ):
         with pytest.raises(ModelError, match=rf"(?s)cannot load config.json {said}"):
             load(tiny_model, **overrides)
-
-
-def test_settings_that_are_as_they_were_are_no_change(tiny_model):
-    module = load(tiny_model, model_type="qwen2", attention_dropout=0.0, num_hidden_layers=2)
-    assert torch.equal(module.lm_head.weight, load(tiny_model).lm_head.weight)

@@ -119,15 +119,9 @@ def check(processes, world, family, checkpointing, places):
             torch.testing.assert_close(summed[name], gradient, atol=1e-4 * size, rtol=0, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "size", "repeats"),
-    [(8, 8, 4, 1), (8, 2, 2, 1), (8, 2, 4, 2), (8, 1, 8, 8), (12, 6, 4, 2), (12, 4, 6, 3), (14, 2, 7, 7)],
-)
-def test_heads_of_keys_are_repeated_as_little_as_it_takes(heads, kv_heads, size, repeats):
-    assert _repeats(heads, kv_heads, size) == repeats
-
-
-def test_heads_that_do_not_divide_are_named_with_what_does():
+def test_heads_of_keys_are_repeated_as_little_as_it_takes_and_heads_that_do_not_divide_are_named():
+    sizes = {(8, 8, 4): 1, (8, 2, 2): 1, (8, 2, 4): 2, (8, 1, 8): 8, (12, 6, 4): 2, (12, 4, 6): 3, (14, 2, 7): 7}
+    assert {size: _repeats(*size) for size in sizes} == sizes
     assert heads_problem(14, 7) is heads_problem(3, 1) is None
     assert heads_problem(14, 4) == "its 14 attention heads can be divided evenly among 2, 7, 14 processes only"
 

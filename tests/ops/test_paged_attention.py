@@ -110,22 +110,20 @@ def test_prefill_is_causal_attention_over_each_sequence(lines, variant):
     torch.testing.assert_close(out.double(), reference(query, kv, where, 0.4, **VARIANTS[variant]), atol=2e-6, rtol=0)
 
 
-def test_groups_hold_every_row_once_and_little_padding():
-    spans = torch.randint(1, 300, (500,), generator=torch.Generator().manual_seed(0)).tolist()
-    groups = list(ops._groups(spans, width=128))
-    assert sorted(itertools.chain(*groups)) == list(range(500))
-    assert 1 < len(groups) < 400  # long rows go alone, short ones together
-    for group in groups:
-        lengths = [spans[place] for place in group]
-        assert lengths[0] == max(lengths) and max(lengths) <= min(lengths) * ops.PADDING + 8
-        assert len(group) == 1 or len(group) * max(lengths) * 128 <= ops.GROUP
-
-
-def test_sequences_may_share_their_first_blocks():
+def test_shared_first_blocks_a_slice_as_query_and_tokens_past_the_last_sequence():
     query, kv, where = problem([40, 47, 70, 33], heads=(6, 2), shared=2)
     assert len(where.tables[:, 0].unique()) == 1
     out = paged_attention(query, kv, where, scale=0.4)
     torch.testing.assert_close(out.double(), reference(query, kv, where, 0.4), atol=2e-6, rtol=0)
+
+    query, kv, where = problem([40, 16, 33], [40, 1, 5], heads=(6, 2))
+    wide = torch.randn(len(query), 10, 16)
+    wide[:, 2:8] = query
+    expected = paged_attention(query, kv, where, scale=0.4)
+    torch.testing.assert_close(paged_attention(wide[:, 2:8], kv, where, scale=0.4), expected)
+    out = paged_attention(torch.cat([query, torch.full_like(query, math.nan)]), kv, where, scale=0.4)
+    torch.testing.assert_close(out[: len(query)], expected)
+    assert not out[len(query) :].any(), "zeros"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -138,23 +136,6 @@ def test_half_precision_is_computed_in_float32(dtype, counts):
         # One rounding of the output, and of the weights in torch's own attention.
         expected = reference(query, kv, where, 0.4, **variant)
         torch.testing.assert_close(out.double(), expected, atol=2 * torch.finfo(dtype).eps, rtol=torch.finfo(dtype).eps)
-
-
-def test_a_query_may_be_a_slice_of_a_wider_projection():
-    query, kv, where = problem([40, 16, 33], [40, 1, 5], heads=(6, 2))
-    wide = torch.randn(len(query), 10, 16)
-    wide[:, 2:8] = query
-    torch.testing.assert_close(
-        paged_attention(wide[:, 2:8], kv, where, scale=0.4), paged_attention(query, kv, where, scale=0.4)
-    )
-
-
-def test_tokens_past_the_last_sequence_are_zeros():
-    query, kv, where = problem([40, 16], [7, 1], heads=(6, 2))
-    longer = torch.cat([query, torch.full_like(query, math.nan)])
-    out = paged_attention(longer, kv, where, scale=0.4)
-    torch.testing.assert_close(out[: len(query)], paged_attention(query, kv, where, scale=0.4))
-    assert not out[len(query) :].any()
 
 
 def test_what_is_stored_is_attended_to_and_padding_goes_to_slot_0():
@@ -233,13 +214,16 @@ def test_splits_are_joined(kernels, monkeypatch, device, programs):
     compare(kernels, device, *problem_, window=70)
 
 
-def test_splits_fill_the_gpu_and_no_more(kernels, device):
+def test_splits_fill_the_gpu_and_no_more_and_kernels_need_the_addresses(kernels, device):
     assert kernels.split_count(512, 2, longest=2048, tile=64) == 1
     assert kernels.split_count(64, 2, longest=2048, tile=64) == 4
     assert 10 <= kernels.split_count(1, 2, longest=700, tile=64) <= 11
     assert kernels.split_count(1, 2, longest=2048, tile=64) == 32
     assert kernels.split_count(1, 1, longest=10**6, tile=64) == kernels.SPLITS
     assert kernels.split_count(1, 1, longest=1, tile=64) == 1
+    _, kv, where = problem([3])
+    with pytest.raises(ValueError, match="addresses"):
+        kernels.store(kv, where.slots, kv.keys[0, :1], kv.values[0, :1])
 
 
 def test_prefill_kernel_takes_lines_of_many_sequences(kernels, device):
@@ -263,12 +247,6 @@ def test_store_kernel_takes_slices_of_the_projection(kernels, device, dtype):
     kernels.store(kv, where.slots, qkv[:, 9:12], qkv[:, 12:])
     torch.testing.assert_close(kv.keys.cpu(), expected.keys, equal_nan=True, atol=0, rtol=0)
     torch.testing.assert_close(kv.values.cpu(), expected.values, equal_nan=True, atol=0, rtol=0)
-
-
-def test_kernels_need_the_addresses(kernels, device):
-    _, kv, where = problem([3])
-    with pytest.raises(ValueError, match="addresses"):
-        kernels.store(kv, where.slots, kv.keys[0, :1], kv.values[0, :1])
 
 
 REAL = {

@@ -141,23 +141,21 @@ def test_the_kernel_follows_the_addresses():
 
 @NORMS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_gradients_are_those_of_hf(shape, norms):
+def test_gradients_are_those_of_hf_and_the_slopes(shape, norms):
     case = Case(shape, 7, torch.float32, norms)
     inputs, arriving = case.inputs(), case.arriving()
     expected = torch.autograd.grad(case.hf(), inputs, arriving)
     for one, other in zip(torch.autograd.grad(case.train(), inputs, arriving), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-
-
-@NORMS
-def test_gradients_are_the_slopes(norms):
+    if shape != SHAPES[0]:
+        return
     case = Case((2, 1, 4), 3, torch.float64, norms)
-    norm = dict(zip(("q_norm", "k_norm"), case.inputs()[1:], strict=False))
+    rows = case.cos[:3], case.sin[:3]
 
     def function(qkv, *weights):
-        return rotary(qkv, case.cos[:3], case.sin[:3], heads=2, eps=0.1, **dict(zip(norm, weights, strict=True)))
+        return rotary(qkv, *rows, heads=2, eps=0.1, **dict(zip(("q_norm", "k_norm"), weights, strict=False)))
 
-    assert torch.autograd.gradcheck(function, (case.qkv, *norm.values()))
+    assert torch.autograd.gradcheck(function, case.inputs())
 
 
 def kernel(qkv, cos, sin, *, heads, q_norm, k_norm, eps):

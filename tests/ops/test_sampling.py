@@ -13,7 +13,7 @@ import torch
 from burnish.ops import sampling
 from burnish.ops.sampling import STOPS, DecodeRows, advance, sample_and_advance, uniforms
 from burnish.rollout import base
-from burnish.rollout.sampler import sample
+from burnish.rollout.in_process import sample
 
 INF, NAN = float("inf"), float("nan")
 KERNEL_DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -111,6 +111,13 @@ def test_a_row_draws_the_same_wherever_it_lies_and_differently_at_the_next_place
     sample_and_advance(logits, rows)
     assert (rows.ids != first).sum() >= 7
     assert len(set(first.tolist())) >= 7  # seeds differ
+    row, seen = make_rows(1, left=3), []
+    for _ in range(5):  # steps follow each other until the row is idle
+        sample_and_advance(torch.zeros(1, 50), row)
+        seen.append((row.out[2].item(), row.ids.item(), row.positions.item()))
+    drawn = (base.uniforms([row.seeds.item()] * 3, [0, 1, 2]) * 50).astype(int).tolist()
+    last = (0.0, drawn[2], 203)
+    assert seen == [(1.0, drawn[0], 201), (1.0, drawn[1], 202), (2.0, drawn[2], 203), last, last]
 
 
 def test_greedy_takes_the_first_of_the_greatest_and_does_not_scale():
@@ -239,18 +246,6 @@ def test_truncation_is_off_unless_asked_for():
         assert rows.out[1].isnan().all() and not rows.ids.any()
 
 
-def test_truncation_follows_index_and_source():
-    logits = torch.zeros(2, 10)
-    logits[1, 5:] = 1.0
-    rows = make_rows(300)
-    rows.top_k[100:200] = 1
-    rows.top_k[200:] = 3
-    sample_and_advance(logits, rows, torch.arange(299, 99, -1), torch.arange(200) % 2, truncates=True)
-    assert set(rows.ids[200::2].tolist()) == {5, 6, 7} and set(rows.ids[201::2].tolist()) == {0, 1, 2}
-    assert set(rows.ids[100:200:2].tolist()) == {5} and set(rows.ids[101:200:2].tolist()) == {0}
-    assert rows.ids[:100].tolist() == list(range(100, 200))
-
-
 def test_index_names_the_rows_and_source_their_logits():
     logits = torch.full((3, 10), -INF)
     logits[0, 2] = logits[1, 5] = logits[2, 7] = 0.0
@@ -266,6 +261,15 @@ def test_index_names_the_rows_and_source_their_logits():
     sample_and_advance(torch.zeros(0, 9), rows)
     sample_and_advance(torch.zeros(2, 9), rows, index=torch.zeros(0, dtype=torch.int64))
     assert rows.ids.tolist() == [5, 5, 7, 103, 7, 2], "no rows, no change"
+    logits = torch.zeros(2, 10)  # and truncation follows both
+    logits[1, 5:] = 1.0
+    rows = make_rows(300)
+    rows.top_k[100:200] = 1
+    rows.top_k[200:] = 3
+    sample_and_advance(logits, rows, torch.arange(299, 99, -1), torch.arange(200) % 2, truncates=True)
+    assert set(rows.ids[200::2].tolist()) == {5, 6, 7} and set(rows.ids[201::2].tolist()) == {0, 1, 2}
+    assert set(rows.ids[100:200:2].tolist()) == {5} and set(rows.ids[101:200:2].tolist()) == {0}
+    assert rows.ids[:100].tolist() == list(range(100, 200))
 
 
 # How rows move on
@@ -288,18 +292,6 @@ def test_a_row_ends_at_a_stop_or_when_nothing_is_left(index):
     assert rows.out.tolist() == [[42, 42, 42, -7], [-0.5, -1.5, -2.5, -7], [1, 2, 2, 0]]
     for name in ("seeds", "temperature", "top_k", "top_p", "min_p", "stops"):
         assert torch.equal(getattr(rows, name), getattr(before, name))
-
-
-def test_steps_follow_each_other_until_the_row_is_idle():
-    rows = make_rows(1, left=3)
-    logits = torch.zeros(1, 50)
-    seen = []
-    for _ in range(5):
-        sample_and_advance(logits, rows)
-        seen.append((rows.out[2].item(), rows.ids.item(), rows.positions.item()))
-    expected = (base.uniforms([rows.seeds.item()] * 3, [0, 1, 2]) * 50).astype(int).tolist()
-    last = (0.0, expected[2], 203)
-    assert seen == [(1.0, expected[0], 201), (1.0, expected[1], 202), (2.0, expected[2], 203), last, last]
 
 
 # The kernels
@@ -384,14 +376,10 @@ def test_kernels_read_rows_that_lie_apart_and_stop_ids():
     assert kernel.ids.tolist() == logits.argmax(dim=-1).tolist()
     assert kernel.out[2].tolist() == [1, 1, 1, 2, 2, 1]
     assert kernel.left.tolist() == [4, 4, 4, 0, 0, 4]
-
-
-@pytest.mark.gpu
-def test_kernels_take_the_first_of_equals_across_chunks():
     logits = torch.zeros(3, 10_000)
     logits[0, [4095, 4096, 9000]] = logits[1, [4096, 9999]] = 2.5
     kernel = launch(logits.bfloat16(), make_rows(3, 0.0))
-    assert kernel.ids.tolist() == [4095, 4096, 0]
+    assert kernel.ids.tolist() == [4095, 4096, 0], "the first of equals, across chunks"
 
 
 @pytest.mark.gpu
@@ -477,6 +465,10 @@ def test_kernels_keep_exactly_the_first_ties_across_chunks(dtype):
     rest = [token for token in range(9000) if token not in (5000, *tied)]
     drawn = set(kernel.ids[64:].tolist())
     assert drawn <= {5000, *tied, *rest[: 1001 - 9]} and drawn & {*rest[900:]}
+    logits, rows = truncated_rows(64, 5000)
+    together, row = launch(logits, rows, truncates=True), torch.tensor([45])
+    alone = launch(logits, rows, row, row, truncates=True)  # a row is truncated alike wherever it lies
+    assert alone.ids[45] == together.ids[45] and alone.out[1, 45] == together.out[1, 45]
 
 
 @pytest.mark.gpu
@@ -491,15 +483,6 @@ def test_kernels_draw_from_what_stays_as_often_as_its_probabilities_say():
     counts = torch.bincount(kernel.ids, minlength=10).double()
     assert counts.sum() == counts[stays].sum()
     assert ((counts[stays] - exact) ** 2 / exact).sum() < 23.5  # four degrees of freedom: p of one in ten thousand
-
-
-@pytest.mark.gpu
-def test_kernels_truncate_a_row_alike_wherever_it_lies():
-    logits, rows = truncated_rows(64, 5000)
-    together = launch(logits, rows, truncates=True)
-    row = torch.tensor([45])
-    alone = launch(logits, rows, row, row, truncates=True)
-    assert alone.ids[45] == together.ids[45] and alone.out[1, 45] == together.out[1, 45]
 
 
 @pytest.mark.gpu

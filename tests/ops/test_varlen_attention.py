@@ -90,7 +90,7 @@ def test_other_sequences_have_no_gradient(variant):
     assert gradient[row].any()  # of the values
 
 
-def test_starts_and_a_line_of_nothing():
+def test_starts_a_line_of_nothing_and_stacks_that_hold_every_token_once_and_less_padding_than_tokens():
     found, nothing = Sequences.of([3, 1, 2], "cpu"), Sequences.of([], "cpu")
     assert found.starts.tolist() == [0, 3, 4, 6] and found.starts.dtype == torch.int32 and found.longest == 3
     assert nothing.starts.tolist() == [0] and nothing.longest == 0
@@ -99,21 +99,14 @@ def test_starts_and_a_line_of_nothing():
         out = varlen_attention(query, key, value, nothing, scale=SCALE, **variant)
         assert out.shape == (0, 4, 8) and out.requires_grad
         out.sum().backward()
-
-
-def test_stacks_hold_every_token_once_and_less_padding_than_tokens():
     lengths = torch.randint(1, 300, (40,), generator=torch.Generator().manual_seed(0)).tolist()
     stacks = Sequences.of(lengths, "cpu").stacks
     places = torch.cat([stack.places for stack in stacks])
     assert sorted(places.tolist()) == list(range(sum(lengths)))
     assert all(len(stack.slots.unique()) == len(stack.places) for stack in stacks)
     assert sum(stack.rows * stack.longest for stack in stacks) < 2 * sum(lengths)
-
-
-def test_bfloat16_rounds_its_inputs_and_outputs_only():
-    """What the plain path is off by in bfloat16 is of the size of one rounding."""
-    compare(LINES["uneven"], (4, 2), 3e-2, dtype=torch.bfloat16)
-    compare(LINES["uneven"], (4, 2), 3e-2, dtype=torch.bfloat16, window=3)
+    for variant in ({}, {"window": 3}):  # in bfloat16 it is off by the size of one rounding
+        compare(LINES["uneven"], (4, 2), 3e-2, dtype=torch.bfloat16, **variant)
 
 
 # On a GPU
@@ -148,9 +141,5 @@ def test_the_flash_kernel_is_as_near_to_the_truth_as_torchs_plain_path(heads, si
 def test_float32_on_a_gpu_takes_the_plain_path(variant):
     compare(LINES["uneven"], (6, 2), 1e-5, device="cuda", **variant)
     compare([130, 7, 64], (4, 4), 1e-4, size=64, device="cuda", **variant)
-
-
-@pytest.mark.gpu
-def test_the_flash_kernel_on_single_tokens_and_one_sequence():
-    for lengths in ([1], [1, 1, 1], [19]):
+    for lengths in ([1], [1, 1, 1], [19]):  # by the flash kernel
         compare(lengths, (4, 2), 3e-2, size=16, dtype=torch.bfloat16, device="cuda")

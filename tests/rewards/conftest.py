@@ -11,6 +11,11 @@ from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.pool import ScorePool
 
 
+def cases(table: str) -> list[str]:
+    """Texts of a table: one a line, or several with ;; between them."""
+    return [case.strip() for line in table.split("\n") for case in line.split(" ;; ") if case.strip()]
+
+
 @pytest.fixture
 def reward_file(tmp_path: Path) -> Callable[..., str]:
     """Writes Python source to a file and gives its path."""

@@ -8,10 +8,9 @@ import time
 import pytest
 
 from burnish.data.tasks import humaneval, mbpp
-from burnish.rewards import code_judge
-from burnish.rewards.code_judge import SandboxFailed, SandboxSlots, judge
 from burnish.rewards.code_tests import Pairs, read_tests
-from burnish.rewards.scores.code import HAPPENINGS, compute_score, reference
+from burnish.rewards.scores import code as code_scorer
+from burnish.rewards.scores.code import HAPPENINGS, SandboxFailed, SandboxSlots, compute_score, judge, reference
 from burnish.sandbox import Limits, Outcome
 from tests.rewards.code_runs import need_sandbox, score, score_all
 
@@ -35,10 +34,7 @@ def test_standard_input_and_output():
         json.dumps(DOUBLE[:3]),
         sandbox={"timeout": 1.0, "memory_limit_mb": 256},
     )  # fmt: skip
-    assert {name: result["score"] for name, result in results.items() if result["score"]} == {
-        "right": 1.0,
-        "float": 1.0,
-    }
+    assert {name: result["score"] for name, result in results.items() if result["score"]} == {"right": 1, "float": 1}
     happened = {name: [what for what in HAPPENINGS if result[what]] for name, result in results.items()}
     assert happened == {
         "right": [], "wrong": [], "float": [], "crash": ["crash"], "endless": ["timeout"], "greedy": ["memory"],
@@ -55,10 +51,8 @@ def test_standard_input_and_output():
 def test_continuous_is_the_share_of_the_first_ten():
     assert score(HALF, DOUBLE, continuous=True)["score"] == 0.5
     assert score(HALF, DOUBLE)["score"] == 0.0
-    programs = [f"assert f({i}) == {min(i, 3)}" for i in range(4)] + [
-        "import time\ntime.sleep(f(60))",
-        "assert f(0) == 0",
-    ]
+    programs = [f"assert f({i}) == {min(i, 3)}" for i in range(4)]
+    programs += ["import time\ntime.sleep(f(60))", "assert f(0) == 0"]
     slow = score("def f(x): return x", programs, continuous=True, sandbox={"timeout": 1.0})
     assert slow["score"] == slow["passed"] == pytest.approx(4 / 6) and slow["timeout"] == 1.0 and slow["acc"] == 0.0
 
@@ -126,12 +120,9 @@ def test_rows_that_burnish_makes(task, record):
     assert asyncio.run(compute_score(nothing, truth, extra))["score"] == 0.0
 
 
-def test_a_response_without_a_program_needs_no_sandbox():
+def test_a_response_without_a_program_needs_no_sandbox_and_unreadable_tests_are_no_0():
     result = asyncio.run(compute_score("I do not know.", '["assert f(1)"]', sandbox={"url": "http://127.0.0.1:9/"}))
     assert (result["score"], result["no_program"], result["pred"]) == (0.0, 1.0, "")
-
-
-def test_tests_that_cannot_be_read_are_no_0():
     with pytest.raises(ValueError, match="there are no tests"):
         asyncio.run(compute_score("print(1)", None))
 
@@ -179,49 +170,40 @@ def test_the_first_failure_ends_the_others():
     assert judged(sandbox, numbers(20)).passed == 0 and sandbox.ran == ["0"]
     late = Scripted(lambda stdin: Outcome("finished", 0, "no" if stdin == "3" else "ok"), 0.01)
     judgement = judged(late, numbers(20))
-    assert len(late.ran) <= 2 * code_judge.AT_A_TIME and judgement.why.startswith("test 4: ")
+    assert len(late.ran) <= 2 * code_scorer.AT_A_TIME and judgement.why.startswith("test 4: ")
     assert judged(late, numbers(20), graded=20).passed == 19
-
-
-@pytest.mark.parametrize(
-    ("wrong", "graded", "ran"), [("0", 1, 1), ("0", 10, 10), ("9", 10, 10), ("5", 30, 20), ("x", 10, 20)]
-)
-def test_graded_tests_all_run_and_the_others_where_these_pass(wrong, graded, ran):
-    sandbox = Scripted(lambda stdin: Outcome("finished", 0, "no" if stdin == wrong else "ok"), 0.001)
-    judgement = judged(sandbox, numbers(20), graded)
-    assert len(sandbox.ran) == ran and judgement.passed == ran - (wrong != "x") and judgement.tests == 20
+    for wrong, graded, ran in (("0", 1, 1), ("0", 10, 10), ("9", 10, 10), ("5", 30, 20), ("x", 10, 20)):
+        sandbox = Scripted(lambda stdin, wrong=wrong: Outcome("finished", 0, "no" if stdin == wrong else "ok"), 0.001)
+        judgement = judged(sandbox, numbers(20), graded)  # graded ones all run, and the others where these pass
+        assert len(sandbox.ran) == ran and judgement.passed == ran - (wrong != "x") and judgement.tests == 20
 
 
 def test_a_few_run_at_a_time():
-    sandbox = Scripted(ok, 0.01)
-    assert judged(sandbox, numbers(30)).passed == 30 and sandbox.most == code_judge.AT_A_TIME
-    one = Scripted(ok, 0.001)
+    sandbox, one = Scripted(ok, 0.01), Scripted(ok, 0.001)
+    assert judged(sandbox, numbers(30)).passed == 30 and sandbox.most == code_scorer.AT_A_TIME
     assert judged(one, numbers(9), places=1).passed == 9 and one.most == 1
 
 
-@pytest.mark.parametrize("tests", [numbers(9), read_tests(["assert f(1)"], {})], ids=["pairs", "programs"])
-def test_a_failure_of_the_sandbox_is_no_score(tests):
-    with pytest.raises(SandboxFailed, match="server down"):
-        judged(Scripted(lambda stdin: Outcome("failed", reason="server down")), tests)
-
-
-def test_a_failure_of_the_sandbox_among_others_is_no_score():
-    fails = Scripted(lambda stdin: Outcome("failed", reason="server down") if stdin == "5" else ok(stdin))
-    with pytest.raises(SandboxFailed, match="server down"):
-        judged(fails, numbers(9))
+def test_a_failure_of_the_sandbox_is_no_score():
+    programs = read_tests(["assert f(1)"], {})
+    down = Scripted(lambda stdin: Outcome("failed", reason="server down"))
+    among_others = Scripted(lambda stdin: Outcome("failed", reason="server down") if stdin == "5" else ok(stdin))
+    for sandbox, tests in ((down, numbers(9)), (down, programs), (among_others, numbers(9))):
+        with pytest.raises(SandboxFailed, match="server down"):
+            judged(sandbox, tests)
     with pytest.raises(SandboxFailed, match="the test harness could not start: finished, no memfd"):
-        judged(Scripted(lambda stdin: Outcome("finished", 1, stderr="no memfd")), read_tests(["assert f(1)"], {}))
+        judged(Scripted(lambda stdin: Outcome("finished", 1, stderr="no memfd")), programs)
 
 
 def test_tests_beyond_the_overall_limit_are_not_passed():
     sandbox = Scripted(lambda stdin: Outcome("finished", 0, "ok", seconds=100.0))
     judgement = judged(sandbox, numbers(20))
     assert judgement.happened == {"unfinished"} and "not run" in judgement.why
-    assert 3 <= judgement.passed <= 2 + code_judge.AT_A_TIME and len(sandbox.ran) == judgement.passed
+    assert 3 <= judgement.passed <= 2 + code_scorer.AT_A_TIME and len(sandbox.ran) == judgement.passed
 
 
 def test_a_machine_that_is_too_busy_is_a_failure_of_the_sample(monkeypatch):
-    monkeypatch.setattr(code_judge, "OVERALL_SECONDS", 0.05)
+    monkeypatch.setattr(code_scorer, "OVERALL_SECONDS", 0.05)
     sandbox = Scripted(ok, 60.0)
     began = time.monotonic()
     with pytest.raises(SandboxFailed, match=r"reward_model\.sandbox\.max_concurrent"):

@@ -6,11 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from burnish.rewards.code_answer import program_in
-from burnish.rewards.code_judge import same_output
-from burnish.rewards.code_names import names_in
-from burnish.rewards.code_tests import FunctionCalls, Pairs, Programs, read_tests
-from burnish.rewards.scores.code import check, reference
+from burnish.rewards.code_tests import FunctionCalls, Pairs, Programs, names_in, read_tests
+from burnish.rewards.scores.code import check, program_in, reference, same_output
 
 PAIRS = Pairs((("1\n2", "3"), ("4", "5")))
 
@@ -33,13 +30,10 @@ def test_forms_of_input_and_output(value, written):
     assert read_tests(written(value), {}) == PAIRS
 
 
-def test_tables_give_arrays():
-    assert read_tests(np.array([{"input": "1\n2", "output": "3"}, {"input": "4", "output": "5"}]), {}) == PAIRS
-
-
 def test_test_cases_take_precedence_over_the_ground_truth():
-    """`test_cases` goes first, from wherever it came; an empty one does not count."""
+    """`test_cases` goes first, from wherever it came; an empty one does not count. Tables give arrays."""
     cases = [{"input": "1\n2", "output": "3"}, {"input": "4", "output": "5"}]
+    assert read_tests(np.array(cases), {}) == PAIRS
     assert read_tests("def solve(): ...", {"test_cases": cases}) == PAIRS
     assert read_tests(None, {"test_cases": json.dumps(cases)}) == PAIRS
     assert read_tests(cases, {"test_cases": []}) == PAIRS
@@ -199,9 +193,8 @@ ASSERTS = read_tests(["x = f(1)\nassert x == 1"], {})
 )
 def test_a_block_that_fits_the_tests_goes_before_a_later_one(tests, solution, others):
     for other in others:
-        assert (
-            program_in(fenced(solution, other), tests) == program_in(fenced(other, solution), tests) == solution + "\n"
-        )
+        assert program_in(fenced(solution, other), tests) == solution + "\n"
+        assert program_in(fenced(other, solution), tests) == solution + "\n"
         assert program_in(fenced(solution).replace("python", "") + "\n" + fenced(other), tests) == solution + "\n"
     assert program_in(fenced("before = 1\n" + solution, *others, solution), tests) == solution + "\n"
     broken = f"{solution}\n1 +"  # the last word is the answer, be it no Python
@@ -210,24 +203,24 @@ def test_a_block_that_fits_the_tests_goes_before_a_later_one(tests, solution, ot
     assert program_in(cut, tests) == solution + "\n"
 
 
-LONG = 100_000
+LONG = 200_000
+
+
+ODD = [
+    *("```" + unit * LONG + end for unit, end in (("a", ""), ("a", "`"), (" ", "`"))),
+    *(unit * (LONG // len(unit)) for unit in ("```a\n", "`", "``` ", "```\n", "```\nx\n```\n", "\n", "(", "f(")),
+    " " * LONG + "~~",
+    "```python\n" + " " * LONG + "x",
+    *("```python\n" + unit * (LONG // len(unit)) for unit in ("input" + " " * 99, "async ", "x")),
+]
 
 
 @pytest.mark.parametrize("tests", [PAIRS, ASSERTS], ids=["input", "programs"])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "```" + "a" * LONG, "```" + "a" * LONG + "`", "```" + " " * LONG + "`", "```a\n" * (LONG // 5), "`" * LONG,
-        "``` " * (LONG // 4), "```\n" * (LONG // 4), "```\nx\n```\n" * (LONG // 10), " " * LONG + "~~", "\n" * LONG,
-        "```python\n" + " " * LONG + "x", "```python\n" + ("input" + " " * 99) * (LONG // 104),
-        "```python\n" + "async " * (LONG // 6), "```python\n" + "x" * LONG, "(" * LONG, "f(" * (LONG // 2),
-    ],
-    ids=range(16),
-)  # fmt: skip
-def test_an_odd_response_takes_no_long_time(text, tests):
-    began = time.process_time()
-    program_in(text, tests)
-    assert time.process_time() - began < 1.0
+def test_an_odd_response_takes_no_long_time(tests):
+    for text in ODD:
+        began = time.process_time()
+        program_in(text, tests)
+        assert time.process_time() - began < 10.0, text[:20]
 
 
 def test_the_reference_is_the_datasets_solution():

@@ -58,45 +58,24 @@ def test_what_is_no_score_says_what_came_and_what_is_needed(value, said):
 
 
 def test_other_keys_become_info():
-    value = {
-        "score": 1,
-        "acc": np.float64(0.5),
-        "pred": "7",
-        "parts": (1, np.arange(2)),
-        "who": Fraction(1, 2),
-        3: None,
-    }
-    assert checked_result(value) == (1.0, {"acc": 0.5, "pred": "7", "parts": [1, [0, 1]], "who": "1/2", "3": None})
-
-
-def test_plain_keeps_text_of_what_json_lacks():
+    parts = {"acc": np.float64(0.5), "pred": "7", "parts": (1, np.arange(2)), "who": Fraction(1, 2), 3: None}
+    info = {"acc": 0.5, "pred": "7", "parts": [1, [0, 1]], "who": "1/2", "3": None}
+    assert checked_result({"score": 1, **parts}) == (1.0, info)
     assert plain({"a": {1}, "b": b"x", "c": {("k",): 1}}) == {"a": [1], "b": "b'x'", "c": {"('k',)": 1}}
+    numbers = {"n": "a whole number of 16610 bits", "m": 10**400, "l": ["a whole number of 20001 bits"]}
+    assert plain({"n": 10**5000, "m": 10**400, "l": [-(2**20_000)]}) == numbers, "those that cannot be written"
 
 
-def test_numbers_that_cannot_be_written_are_replaced():
-    assert plain({"n": 10**5000, "m": 10**400, "l": [-(2**20_000)]}) == {
-        "n": "a whole number of 16610 bits",
-        "m": 10**400,
-        "l": ["a whole number of 20001 bits"],
-    }
-
-
-@pytest.mark.parametrize("value", [[1, {"score": 0, "acc": 1}], (1, {"score": 0, "acc": 1})])
-def test_results_of_a_batch(value):
-    assert checked_results(value, 2) == [(1.0, {}), (0.0, {"acc": 1})]
-
-
-@pytest.mark.parametrize("value", [np.array([0.5, 1.0]), torch.tensor([0.5, 1.0])])
-def test_arrays_are_lists_of_numbers(value):
-    assert checked_results(value, 2) == [(0.5, {}), (1.0, {})]
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_results_of_a_batch(kind):
+    assert checked_results(kind([0.5, 1.0]), 2) == [(0.5, {}), (1.0, {})]
 
 
 def test_one_bad_result_of_a_batch_is_its_own():
-    good, bad, text = checked_results([1, float("nan"), "x"], 3, "it")
-    assert good == (1.0, {})
-    assert bad.startswith("it, for sample 1, returned nan;") and text.startswith(
-        "it, for sample 2, returned 'x' (str);"
-    )
+    good, more, bad, text = checked_results([1, {"score": 0, "acc": 1}, float("nan"), "x"], 4, "it")
+    assert good == (1.0, {}) and more == (0.0, {"acc": 1})
+    assert bad.startswith("it, for sample 2, returned nan;")
+    assert text.startswith("it, for sample 3, returned 'x' (str);")
 
 
 @pytest.mark.parametrize(
@@ -125,9 +104,6 @@ def test_results_remember_their_request_where_it_failed():
     bad = ScoreResult.failure(request, "why", 1.0)
     assert (bad.score, bad.error, bad.data_source, bad.index) == (None, "why", "src", 7)
     assert bad.response.startswith("a\\x1b[2Jb\\nxxx") and bad.response.endswith("x…")
-
-
-def test_responses_are_shown_on_one_line_without_control_characters():
     assert shortened("grüße 漢字 😀") == "grüße 漢字 😀"
     assert shortened("a\tb\r\u202e\ud800") == r"a\tb\r\u202e\ud800"
     assert shortened("y" * SHOWN_RESPONSE) == "y" * SHOWN_RESPONSE

@@ -3,13 +3,12 @@
 import time
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
 from burnish.data.tasks.countdown import generate
-from burnish.rewards.scores.countdown import check, compute_score, reference
-from burnish.rewards.scores.countdown_solver import MOST_NUMBERS, solve
+from burnish.rewards.scores.countdown import MOST_NUMBERS, compute_score, reference, solve
 from burnish.rewards.scores.sums import parse, value_of
+from tests.rewards.conftest import cases
 
 TRUTH = {"target": 24, "numbers": [3, 8, 1, 1]}
 
@@ -18,27 +17,14 @@ def score(answer: str, truth: object = TRUTH, **options: float) -> dict:
     return compute_score(f"<think>3 * 8</think><answer>{answer}</answer>", truth, **options)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "3 * 8 * 1 * 1",
-        "(3*8)/1/1",
-        "3 × 8 ÷ 1 × 1",
-        "8*3 + 1 − 1",
-        "-1 + 1 + 3 * 8",
-        "3 * -(1 - 8 - 1)",
-        "1 / (1 / (3 * 8))",
-        "3*8*1*1 = 24",
-        " \n3*8\n*1*1 =24 ",
-        "3 x 8 x 1 x 1",
-        "3x8X1·1",
-        "3 ⋅ 8 · 1 * 1.",
-        "24 = 3*8*1*1",
-        "3*8*1*1 = 24.0",
-        "24.00 = 3*8*1*1.",
-        "3*8*1*1 = 24.",
-    ],
-)
+RIGHT = cases("""
+    3 * 8 * 1 * 1 ;; (3*8)/1/1 ;; 3 × 8 ÷ 1 × 1 ;; 8*3 + 1 − 1 ;; -1 + 1 + 3 * 8 ;; 3 * -(1 - 8 - 1)
+    1 / (1 / (3 * 8)) ;; 3*8*1*1 = 24 ;; 3 x 8 x 1 x 1 ;; 3x8X1·1 ;; 3 ⋅ 8 · 1 * 1. ;; 24 = 3*8*1*1
+    3*8*1*1 = 24.0 ;; 24.00 = 3*8*1*1. ;; 3*8*1*1 = 24.
+""")
+
+
+@pytest.mark.parametrize("answer", [*RIGHT, " \n3*8\n*1*1 =24 "])
 def test_right_answers(answer):
     assert score(answer) | {"pred": ""} == {"score": 1.0, "acc": 1.0, "format": 1.0, "pred": ""}
 
@@ -61,39 +47,15 @@ def test_well_formed_but_wrong(answer):
     assert score(answer, format_score=0.1) == {"score": 0.1, "acc": 0.0, "format": 1.0, "pred": answer}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "",
-        "twenty-four",
-        "3 * 8 * 1 * 1 is it",
-        "3 ** 8",
-        "3 // 8",
-        "3(8)",
-        "3 * 8 * 1 * 1 = 24 = 24",
-        "(3 * 8",
-        "--3",
-        "+3",
-        "3.0 * 8",
-        "03 * 8",
-        "3 x * 8",
-        "3 xx 8",
-        "3*8*1*1 = 24.5",
-        "24 = 3*8*1*1 = 24",
-        "24 =",
-        "1_1",
-        "1e3",
-        "٣ * 8",
-        "[3, 8]",
-        "__import__('os').getcwd()",
-        "9**9**9**9",
-        "(" * 5000 + "3" + ")" * 5000,
-        "-" * 5000 + "3",
-        "3" * 5000,
-        "1+" * 5000 + "1",
-        "= " * 20000,
-    ],
-)
+NOT_SUMS = cases("""
+    twenty-four ;; 3 * 8 * 1 * 1 is it ;; 3 ** 8 ;; 3 // 8 ;; 3(8) ;; 3 * 8 * 1 * 1 = 24 = 24 ;; (3 * 8 ;; --3 ;; +3
+    3.0 * 8 ;; 03 * 8 ;; 3 x * 8 ;; 3 xx 8 ;; 3*8*1*1 = 24.5 ;; 24 = 3*8*1*1 = 24 ;; 24 = ;; 1_1 ;; 1e3 ;; ٣ * 8
+    [3, 8] ;; __import__('os').getcwd() ;; 9**9**9**9
+""")
+LONG = ["(" * 5000 + "3" + ")" * 5000, "-" * 5000 + "3", "3" * 5000, "1+" * 5000 + "1", "= " * 20000]
+
+
+@pytest.mark.parametrize("answer", ["", *NOT_SUMS, *LONG])
 def test_no_expression(answer):
     began = time.process_time()
     result = score(answer, format_score=0.1)
@@ -116,45 +78,6 @@ def test_values_are_exact_and_only_the_last_answer_counts():
     assert value_of(parse("1/3 - 2")) == Fraction(-5, 3)
     near = {"target": 1, "numbers": [10**17, 10**17 + 1]}
     assert score(f"{10**17 + 1} / {10**17}", near)["score"] == 0.0
-
-
-@pytest.mark.parametrize(
-    "truth",
-    [
-        '{"target": 24, "numbers": [3, 8, 1, 1]}',
-        {"target": 24, "nums": [3, 8, 1, 1]},
-        {"target": 24.0, "numbers": np.array([3, 8, 1, 1])},
-        {"target": np.int64(24), "numbers": (3.0, 8.0, 1.0, 1.0)},
-    ],
-)
-def test_ways_to_give_the_puzzle(truth):
-    check(truth, {})
-    assert score("3 * 8 * 1 * 1", truth)["score"] == 1.0
-
-
-@pytest.mark.parametrize(
-    "truth",
-    [
-        None,
-        24,
-        "24 from 3, 8",
-        "[3, 8]",
-        {"numbers": [3, 8]},
-        {"target": "24", "numbers": [3, 8]},
-        {"target": True, "numbers": [3, 8]},
-        {"target": 24.5, "numbers": [3, 8]},
-        {"target": 24},
-        {"target": 24, "numbers": []},
-        {"target": 24, "numbers": "38"},
-        {"target": 24, "numbers": [3, "8"]},
-        {"target": 24, "numbers": [3, -8]},
-        {"target": 24, "numbers": [3, float("nan")]},
-    ],
-)
-def test_a_row_without_a_puzzle(truth):
-    for call in (lambda: check(truth, {}), lambda: score("3 * 8", truth)):
-        with pytest.raises(ValueError, match="reward_model.ground_truth=.*countdown needs"):
-            call()
 
 
 def test_worked_and_searched_answers_of_generated_puzzles_are_right():

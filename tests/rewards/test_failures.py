@@ -67,17 +67,18 @@ def test_too_many_failures_stop_the_run_with_their_causes():
     assert "KeyError: 1" not in message  # one text per cause is enough
 
 
-def test_exactly_the_ratio_is_allowed():
+def test_the_edges_of_a_step():
     results = [bad()] * 5 + [GOOD] * 95
     keep, _ = apply_policy(results, range(100), False, max_failure_ratio=0.05)
-    assert keep.sum() == 95
+    assert keep.sum() == 95, "exactly the ratio is allowed"
     assert too_many(6, 100, 0.05) and not too_many(5, 100, 0.05)
     assert not too_many(7, 70, 0.1)  # 0.1 * 70 is 7.000000000000001
-
-
-def test_nothing_left_is_an_error():
     with pytest.raises(RewardError, match="none of the 4 samples of the step could be used"):
         apply_policy(*step("aAbB"), True, max_failure_ratio=1.0)
+    keep, report = apply_policy([], [], True, max_failure_ratio=0.0)
+    assert keep.shape == (0,) and report.failed == 0
+    with pytest.raises(ValueError, match="1 results for 2 uids"):
+        apply_policy([GOOD], [1, 2], True, max_failure_ratio=0.0)
 
 
 def test_a_watch_stops_at_the_first_failure_too_many():
@@ -88,13 +89,10 @@ def test_a_watch_stops_at_the_first_failure_too_many():
     with pytest.raises(RewardError, match=r"stopped after scoring 9 of 40 samples: 3 failed, more") as error:
         watch.add(100, bad())
     assert "3 times (data_source gsm8k; first uid 97)" in str(error.value)
-
-
-def test_a_watch_that_stops_at_the_last_sample_reports_it():
-    watch = FailureWatch(total=2, max_failure_ratio=0.0)
-    watch.add("a", GOOD)
+    last = FailureWatch(total=2, max_failure_ratio=0.0)
+    last.add("a", GOOD)
     with pytest.raises(RewardError, match="^1 of 2 samples could not be scored, more than"):
-        watch.add("b", bad())
+        last.add("b", bad())
 
 
 def test_a_cause_shows_the_row_and_the_response_of_its_first_sample():
@@ -105,27 +103,11 @@ def test_a_cause_shows_the_row_and_the_response_of_its_first_sample():
     )
     _, report = apply_policy([*results, GOOD], ["a", "b", "c"], False, max_failure_ratio=1.0)
     assert report.causes == text
-
-
-def test_an_index_may_be_any_text():
     text = describe_causes([bad("e", index="a\nb"), GOOD], [0, 1])
     assert "row index a\\nb)" in text and describe_causes([GOOD], [0]) == ""
-
-
-def test_many_causes_are_cut():
-    results = [bad(f"Traceback\n  File x, line {i}\nValueError") for i in range(SHOWN_CAUSES + 2)]
-    text = describe_causes(results, range(len(results)))
+    many = [bad(f"Traceback\n  File x, line {i}\nValueError") for i in range(SHOWN_CAUSES + 2)]
+    text = describe_causes(many, range(len(many)))
     assert text.count("once (") == SHOWN_CAUSES and text.endswith("and 2 other causes")
-
-
-def test_an_empty_step_is_fine():
-    keep, report = apply_policy([], [], True, max_failure_ratio=0.0)
-    assert keep.shape == (0,) and report.failed == 0
-
-
-def test_lengths_must_agree():
-    with pytest.raises(ValueError, match="1 results for 2 uids"):
-        apply_policy([GOOD], [1, 2], True, max_failure_ratio=0.0)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=1), st.booleans())

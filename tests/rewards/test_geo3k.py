@@ -1,13 +1,11 @@
 r"""geo3k against the recorded scores, and where they err."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from burnish.rewards.scores.geo3k import compute_score, is_formed
+from tests.recorded import each, golden
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reward_geo3k.json").read_text())
+GOLDEN = golden("reward_geo3k")
 
 EMPTY = "geo3k/39"  # an empty ground truth is an error of the row
 RIGHT = {  # recorded as wrong
@@ -26,7 +24,7 @@ def test_every_case_is_read():
     assert (len(GOLDEN), len(RIGHT)) == (113, 12)
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@each(GOLDEN)
 def test_golden(case):
     inputs, recorded = case["inputs"], case["expected"]
     options = {name: case["params"][name] for name in ("use_boxed", "format_score")}
@@ -42,23 +40,17 @@ def test_golden(case):
     assert case["name"] in RIGHT or result["score"] == pytest.approx(recorded["score"])
 
 
-@pytest.mark.parametrize(
-    ("response", "formed"),
-    [
-        ("<think>a</think> \\boxed{5}", True),
-        ("<think>a \\boxed{5}</think> 5", False),
-        (" <think>a</think> \\boxed{5}", False),
-        ("<think>a \\boxed{5}", False),
-        ("<think>a</think> \\boxed{5", False),
-        ("<think>" + "</think>" * 50_000, False),
-    ],
-)
-def test_the_format(response, formed):
-    assert is_formed(response) is formed
-
-
-def test_the_weight_of_the_format():
+def test_the_format_and_its_weight():
     response = "<think>a</think> \\boxed{5}"
+    assert is_formed(response)
+    for other in (
+        "<think>a \\boxed{5}</think> 5",
+        " <think>a</think> \\boxed{5}",
+        "<think>a \\boxed{5}",
+        "<think>a</think> \\boxed{5",
+        "<think>" + "</think>" * 50_000,
+    ):
+        assert not is_formed(other)
     assert compute_score(response, "6", format_score=0.3)["score"] == pytest.approx(0.3)
     assert compute_score("\\boxed{6}", "6", format_score=0.3)["score"] == pytest.approx(0.7)
     assert compute_score(response, "6")["pred"] == "5"

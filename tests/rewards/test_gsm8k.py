@@ -1,13 +1,12 @@
 """gsm8k against the recorded scores, and where those are wrong."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from burnish.rewards.scores.gsm8k import WINDOW, check, compute_score, extract_solution
+from burnish.rewards.scores.gsm8k import WINDOW, compute_score, extract_solution
+from tests.recorded import each, golden
+from tests.rewards.conftest import cases
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reward_gsm8k.json").read_text())
+GOLDEN = golden("reward_gsm8k")
 
 # Where the recorded scorer refuses a right answer or rewards none: what is right instead, as (extracted, score).
 CORRECTED = {
@@ -38,7 +37,7 @@ CORRECTED = {
 }
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@each(GOLDEN)
 def test_golden(case):
     inputs, params = case["inputs"], case["params"]
     recorded = (case["expected"]["extracted"], case["expected"]["score"])
@@ -53,29 +52,18 @@ def test_every_correction_is_one():
     assert not [name for name, right in CORRECTED.items() if recorded[name] == right]
 
 
+WAYS = cases(r"""
+    #### $18 ;; #### 18. ;; #### $18. ;; #### \$18 ;; #### 18, ;; #### 18.00 ;; #### $18.00 ;; #### 018
+    #### **18** ;; #### **$18.00** ;; **#### 18** ;; #### *18* ;; #### 18,00
+""")
+ANYWHERE = ["18.00", "it costs $18.00.", "so it is **18**", "3, 18", "3,18", "so it is...18"]
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        *[
-            "#### $18",
-            "#### 18.",
-            "#### $18.",
-            "#### \\$18",
-            "x = 3\n#### 18,",
-            "#### 18.00",
-            "#### $18.00",
-            "#### 018",
-        ],
-        *["#### **18**", "#### **$18.00**", "**#### 18**", "#### *18*", "#### 18,00"],
-    ],
+    ("text", "method"), [(text, "strict") for text in WAYS] + [(text, "flexible") for text in ANYWHERE]
 )
-def test_ways_to_write_a_right_answer(text):
-    assert compute_score(text, "18") == 1.0
-
-
-@pytest.mark.parametrize("text", ["18.00", "it costs $18.00.", "so it is **18**", "3, 18", "3,18", "so it is...18"])
-def test_ways_to_write_a_right_answer_anywhere(text):
-    assert compute_score(text, "18", "flexible") == 1.0
+def test_ways_to_write_a_right_answer(text, method):
+    assert compute_score(f"x = 3\n{text}", "18", method) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -96,42 +84,20 @@ def test_commas_belong_to_a_number_only_between_groups_of_three(text, strict, fl
     assert compute_score("#### 1,8", "18") == compute_score("#### 1,8", "18", "flexible") == 0.0
 
 
-def test_values_are_exact():
+def test_values_are_exact_and_signs_read_in_any_order():
     assert compute_score("#### 18.0000000000000000000000000000001", "18") == 0.0
     assert compute_score("#### " + "9" * 290, "9" * 290) == 1.0
     assert compute_score("#### " + "9" * 290, "9" * 289 + "8") == 0.0
+    for text in ("#### -$1,018", "#### $-1,018", "#### -1018."):
+        for ground_truth in ("-1,018", "-$1018", -1018, -1018.0, "-1018.00"):
+            assert compute_score(text, ground_truth) == 1.0, (text, ground_truth)
 
 
-@pytest.mark.parametrize("ground_truth", ["-1,018", "-$1018", -1018, -1018.0, "-1018.00"])
-@pytest.mark.parametrize("text", ["#### -$1,018", "#### $-1,018", "#### -1018."])
-def test_negative_amounts_and_ways_to_write_the_ground_truth(text, ground_truth):
-    assert compute_score(text, ground_truth) == 1.0
-
-
-@pytest.mark.parametrize("method", ["strict", "flexible"])
-def test_a_number_cut_by_the_window_is_not_read_by_half(method):
-    text = "#### 1234" + "b" * (WINDOW - 2)
-    assert extract_solution(text, method) is None
-    assert extract_solution("#### 34" + "b" * (WINDOW - 7), method) == "34"
+def test_a_number_cut_by_the_window_is_not_read_by_half():
+    for method in ("strict", "flexible"):
+        assert extract_solution("#### 1234" + "b" * (WINDOW - 2), method) is None
+        assert extract_solution("#### 34" + "b" * (WINDOW - 7), method) == "34"
 
 
 def test_format_score_is_for_a_wrong_number_only():
-    assert compute_score("#### 7", "8", format_score=0.1) == 0.1
-    assert compute_score("seven", "8", format_score=0.1) == 0.0
-    assert compute_score("#### 8", "8", format_score=0.1) == 1.0
-
-
-def test_unknown_method():
-    with pytest.raises(ValueError, match="method='loose': gsm8k knows 'strict' and 'flexible'"):
-        compute_score("#### 7", "7", method="loose")
-
-
-@pytest.mark.parametrize("ground_truth", ["seven", "", None, True, ["7"], {"target": "7"}, "18 apples", "3/4", "1,8"])
-def test_a_ground_truth_that_is_no_number_is_refused_before_anything_is_scored(ground_truth):
-    with pytest.raises(ValueError, match="gsm8k needs the answer, a number"):
-        check(ground_truth, {})
-
-
-@pytest.mark.parametrize("ground_truth", ["7", "1,234", "$18", "-0.5", 7, 7.5, "18.", " 18\n", 1e20])
-def test_numbers_are_not_refused(ground_truth):
-    check(ground_truth, {})
+    assert [compute_score(text, "8", format_score=0.1) for text in ("#### 7", "seven", "#### 8")] == [0.1, 0.0, 1.0]

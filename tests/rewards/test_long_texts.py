@@ -5,31 +5,20 @@ import time
 import pytest
 
 from burnish.rewards.routing import SCORERS
-from burnish.rewards.scores.formulas import is_formula
 from burnish.rewards.scores.qa_em import compute_score as score_qa
-from burnish.rewards.scores.reasoning_gym_guards import GUARDS
+from burnish.rewards.scores.reasoning_gym_guards import GUARDS, is_formula
 from burnish.rewards.scores.short_answer import contains_any
 from burnish.rewards.scores.sums import parse
 
-SIZE, SECONDS = 100_000, 2.0
+SIZE, SECONDS = 100_000, 10.0
 TRUTHS = {"gsm8k": "18", "arithmetic": 18, "qa_em": "18", "countdown": {"target": 18, "numbers": [18]}, "multiply": 18}
 UNITS = (
     "9|0|1,|1,234|-|$|.|9.|0 | |\n|#### |#### 1,|#|*|(|=|= |=1 |answer:|answer: 1|answer: 0|<answer>|</answer>|the |a|x"
     "|1x|<answer>1</answer>|<think>|<search>q</search>|\u0300\u0316|e\u0301|\ufdfa|’|９|1+|1e|/"
 ).split("|")
-TEXTS = [
-    text
-    for unit in UNITS
-    for many in [unit * (SIZE // len(unit))]
-    for text in (
-        many,
-        f"<answer>{many}</answer>",
-        f"answer: {many}",
-        f"answer: {many}.5",
-        f"#### {many}",
-        f"<answer>=1{many}",
-    )
-]
+MANY = [unit * (SIZE // len(unit)) for unit in UNITS]
+FORMS = ("{}", "<answer>{}</answer>", "answer: {}", "answer: {}.5", "#### {}", "<answer>=1{}")
+TEXTS = [form.format(many) for many in MANY for form in FORMS]
 HERE = [scorer for scorer in SCORERS if scorer.runs == "here"]
 
 
@@ -37,12 +26,12 @@ HERE = [scorer for scorer in SCORERS if scorer.runs == "here"]
 def test_in_place(scorer):
     for text in TEXTS:
         began = time.process_time()
-        scorer.compute_score(text, TRUTHS[scorer.name])
+        scorer.module.compute_score(text, TRUTHS[scorer.name])
         assert time.process_time() - began < SECONDS, text[:40]
 
 
 def test_of_rewards_for_the_form():
-    for text in (f"<answer>{unit * (SIZE // len(unit))}</answer>" for unit in UNITS):
+    for text in (f"<answer>{many}</answer>" for many in MANY):
         began = time.process_time()
         score_qa(text, "18", {"retrieved": [text]}, structure_format_score=0.1)
         assert time.process_time() - began < SECONDS, text[:40]
@@ -52,8 +41,7 @@ def test_of_rewards_for_the_form():
 def test_before_a_verifier_is_asked(task):
     metadata = {"numbers": [1], "integrand": "x", "variable": "x", "problem": "1 + 1"}
     entry = {"answer": "[1]" if task == "number_sorting" else "1", "metadata": metadata}
-    for unit in UNITS:
-        text = unit * (SIZE // len(unit))
+    for text in MANY:
         began = time.process_time()
         GUARDS[task](text, entry)
         assert is_formula(text) is False and parse(text) is None

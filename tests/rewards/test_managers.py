@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from burnish.config import PPOConfig
+from burnish.config.reward import RewardManagerConfig, RewardManagerModuleConfig, RewardModelConfig
 from burnish.config.rules.scoring import limits
 from burnish.errors import ConfigError, RewardError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import FunctionSpec, ScoreResult
 from burnish.rewards.managers import MANAGERS, load_manager
 from burnish.rewards.managers.batch import BatchRewardManager
-from burnish.rewards.managers.naive import NaiveRewardManager
-from burnish.rewards.managers.place import place
+from burnish.rewards.managers.naive import NaiveRewardManager, place
 from burnish.rewards.scoring import Scoring
 
 SPECIAL = 0
@@ -67,57 +67,38 @@ def test_the_score_sits_on_the_last_token_of_the_policy():
     rewards = NaiveRewardManager(Letters(), 0, length)(data)
     assert rewards.tolist() == [[0, 0, 3, 0, 0, 0], [0, 0, 3, 0, 0, 0]]
     assert rewards.dtype == torch.float32
+    padded = batch(["ab", "c"], [[1, 1], [0]])  # a row without a token of the policy keeps zeros
+    assert NaiveRewardManager(Letters(), 0, length)(padded).sum(-1).tolist() == [2.0, 0.0]
 
 
-def test_only_the_policys_text_is_scored():
+def test_only_the_policys_text_is_scored_by_default_with_the_built_in_scorers():
     data = batch(["<s>#### 9</s>#### 7"], [[1] * 3 + [0] * 6 + [1] * 10], reward_model=truths("9"))
-    assert NaiveRewardManager(Letters(), 0)(data).sum() == 0
+    answer = NaiveRewardManager(Letters(), 0)(data, return_dict=True)
+    assert answer["reward_tensor"].sum() == 0 and answer["reward_extra_info"] == {"score": [0.0]}
     seen = []
     NaiveRewardManager(Letters(), 0, lambda solution_str: seen.append(solution_str) or 1)(data)
     assert seen == ["<s>\n</s>#### 7"]
 
 
-def test_built_in_scorers_by_default():
-    data = batch(["#### 7", "#### 8"], reward_model=truths("7", "7"))
-    answer = NaiveRewardManager(Letters(), 0)(data, return_dict=True)
-    assert answer["reward_tensor"].sum(-1).tolist() == [1.0, 0.0]
-    assert answer["reward_extra_info"] == {"score": [1.0, 0.0]}
-
-
-def test_info_is_gathered_in_columns():
-    def compute_score(solution_str):
-        return {"score": 1, "acc": 1.0} if solution_str == "a" else {"score": 0, "pred": solution_str}
-
-    answer = NaiveRewardManager(Letters(), 0, compute_score)(batch(["a", "b"]), return_dict=True)
-    assert answer["reward_extra_info"] == {"score": [1.0, 0.0], "acc": [1.0, None], "pred": [None, "b"]}
-
-
-def test_async_functions():
-    async def compute_score(solution_str):
-        return len(solution_str)
-
-    assert NaiveRewardManager(Letters(), 0, compute_score)(batch(["a", "bcd"])).sum(-1).tolist() == [1.0, 3.0]
-
-
-def test_async_functions_inside_a_running_event_loop():
+def test_async_functions_also_inside_a_running_event_loop():
     async def compute_score(solution_str):
         return len(solution_str)
 
     async def in_a_notebook():
         return NaiveRewardManager(Letters(), 0, compute_score)(batch(["bcd"]))
 
+    assert NaiveRewardManager(Letters(), 0, compute_score)(batch(["a", "bcd"])).sum(-1).tolist() == [1.0, 3.0]
     assert asyncio.run(in_a_notebook()).sum() == 3
 
 
-def test_results_that_rows_carry_are_only_placed():
+def test_results_that_rows_carry_are_only_placed_and_info_is_gathered_in_columns():
     carried = [ScoreResult(0.5, {"acc": 1}), None, ScoreResult(0.0, error="zero was asked for")]
     data = batch(["a", "bc", "d"], score_result=carried)
-    answer = NaiveRewardManager(Letters(), 0, length)(data, return_dict=True)
+    function = lambda solution_str: {"score": len(solution_str), "pred": solution_str}  # noqa: E731
+    answer = NaiveRewardManager(Letters(), 0, function)(data, return_dict=True)
     assert answer["reward_tensor"].sum(-1).tolist() == [0.5, 2.0, 0.0]
-    assert answer["reward_extra_info"]["acc"] == [1, None, None]
-
-
-def test_rm_scores_are_used_as_they_are():
+    columns = {"score": [0.5, 2.0, 0.0], "acc": [1, None, None], "pred": [None, "bc", None]}
+    assert answer["reward_extra_info"] == columns
     data = batch(["a", "b"])
     data.batch["rm_scores"] = torch.tensor([[0.25, 0.0], [0.0, 0.5]])
     answer = NaiveRewardManager(Letters(), 1, length)(data, return_dict=True)
@@ -132,10 +113,6 @@ def test_a_sample_without_a_score_is_not_a_silent_zero():
     with pytest.raises(RewardError, match=r"1 of 2 samples have no score(.|\n)*first uid 1(.|\n)*nothing to see"):
         manager(batch(["a", "b"], score_result=[ScoreResult(1.0), None]))
     assert [r.score for r in manager.score(batch(["a"]))] == [None]
-
-
-def test_a_row_without_a_token_of_the_policy_keeps_zeros():
-    assert NaiveRewardManager(Letters(), 0, length)(batch(["ab", "c"], [[1, 1], [0]])).sum(-1).tolist() == [2.0, 0.0]
 
 
 def test_turn_rewards_sit_on_the_ends_of_turns():
@@ -193,12 +170,9 @@ def test_a_row_that_is_left_to_a_model_is_not_scored_by_rule():
     assert second.response == "b"
 
 
-def test_check_row():
+def test_rows_and_functions_are_checked():
     assert "ground_truth is missing" in NaiveRewardManager(Letters(), 0).check_row({"data_source": "gsm8k"})
     assert NaiveRewardManager(Letters(), 0, length).check_row({"data_source": "gsm8k"}) is None
-
-
-def test_a_function_that_cannot_be_called_is_refused_at_once():
     with pytest.raises(ConfigError, match="compute_score: it requires answer"):
         NaiveRewardManager(Letters(), 0, lambda answer: 1)
 
@@ -216,41 +190,25 @@ MANAGER = """
     """
 
 
-def load(**keys):
-    config = PPOConfig()
-    config.data.reward_fn_key = "task"
-    for name, value in keys.items():
-        *parents, leaf = name.split("__")
-        node = config
-        for parent in parents:
-            node = getattr(node, parent)
-        setattr(node, leaf, value)
-    return load_manager(config, Letters(), 2, Scoring(FunctionSpec()))
+def load(default="naive", **chosen):
+    module = RewardManagerModuleConfig(**chosen.pop("module", {}))
+    scoring = Scoring(FunctionSpec(), reward_fn_key="task")
+    section = RewardModelConfig(reward_manager=default)
+    return load_manager(RewardManagerConfig(module=module, **chosen), section, Letters(), 2, scoring)
 
 
-def test_the_default_manager_is_naive():
-    manager = load()
-    assert type(manager) is NaiveRewardManager and manager.takes_results
-    assert (manager.num_examine, manager.reward_fn_key) == (2, "task")
-
-
-@pytest.mark.parametrize("way", ["file and name", "import path", "module keys"])
-def test_a_users_class(way, reward_file, monkeypatch, tmp_path):
+def test_the_default_manager_is_naive_and_a_users_class_is_adapted(reward_file, monkeypatch, tmp_path):
+    naive = load()
+    assert type(naive) is NaiveRewardManager and naive.takes_results
+    assert (naive.num_examine, naive.reward_fn_key) == (2, "task")
     path = reward_file(MANAGER, name="manager_of_the_test.py")
     monkeypatch.syspath_prepend(tmp_path)
-    keys = {
-        "file and name": {"reward_model__reward_manager": f"{path}:Mine"},
-        "import path": {"reward_model__reward_manager": "manager_of_the_test.Mine"},
-        "module keys": {
-            "reward_manager__source": "importlib",
-            "reward_manager__module__path": path,
-            "reward_manager__module__name": "Mine",
-        },
-    }[way]
-    manager = load(**keys)
-    assert manager.name == "Mine" and (manager.manager.num_examine, manager.manager.reward_fn_key) == (2, "task")
-    assert manager(None) == 1.0 and not manager.takes_results and manager.check_row({}) is None
-    manager.close()  # it has none
+    by_keys = {"source": "importlib", "module": {"path": path, "name": "Mine"}}
+    for keys in ({"default": f"{path}:Mine"}, {"default": "manager_of_the_test.Mine"}, by_keys):
+        manager = load(**keys)
+        assert manager.name == "Mine" and (manager.manager.num_examine, manager.manager.reward_fn_key) == (2, "task")
+        assert manager(None) == 1.0 and not manager.takes_results and manager.check_row({}) is None
+        manager.close()  # it has none
 
 
 # All managers, the same scores
@@ -270,11 +228,6 @@ EXPRESSIONS = [
 ]
 
 
-def rows_of_all_kinds() -> tuple[DataProto, list[float]]:
-    sources, texts, answers, scores = zip(*EXPRESSIONS, strict=True)
-    return batch(list(texts), data_source=list(sources), reward_model=truths(*answers)), list(scores)
-
-
 @pytest.fixture
 def manager_of() -> Iterator:
     """Makes managers as a run does: the configuration's limits, the function tried, then the manager."""
@@ -287,9 +240,10 @@ def manager_of() -> Iterator:
         config.custom_reward_function.path = path
         config.custom_reward_function.reward_kwargs = reward_kwargs
         limits(config.reward, name)
-        made.append(Scoring.from_config(config))
+        custom, rules = config.custom_reward_function, config.reward_model
+        made.append(Scoring.from_config(custom, config.reward, rules, config.data.reward_fn_key))
         made[-1].validate()
-        return load_manager(config, Letters(), 0, made[-1])
+        return load_manager(config.reward_manager, rules, Letters(), 0, made[-1])
 
     yield make
     for scoring in made:
@@ -298,14 +252,12 @@ def manager_of() -> Iterator:
 
 @pytest.mark.parametrize("name", MANAGERS)
 def test_every_manager_gives_the_same_scores(manager_of, name):
-    data, scores = rows_of_all_kinds()
+    sources, texts, answers, scores = map(list, zip(*EXPRESSIONS, strict=True))
+    data = batch(texts, data_source=sources, reward_model=truths(*answers))
     answer = manager_of(name)(data, return_dict=True)
-    assert answer["reward_tensor"].sum(-1).tolist() == scores
-    last = [len(text) - 1 for _, text, _, _ in EXPRESSIONS]
-    assert [int(row.nonzero()[0]) for row in answer["reward_tensor"] if row.any()] == [
-        end for end, score in zip(last, scores, strict=True) if score
-    ]
-    assert answer["reward_extra_info"]["score"] == scores
+    placed = torch.zeros_like(answer["reward_tensor"])
+    placed[range(len(texts)), [len(text) - 1 for text in texts]] = torch.tensor(scores)
+    assert torch.equal(answer["reward_tensor"], placed) and answer["reward_extra_info"]["score"] == scores
 
 
 ONE = """
@@ -323,10 +275,7 @@ MANY = """
 
 @pytest.mark.parametrize(
     ("name", "source", "form"),
-    [
-        *((name, ONE, "def") for name in MANAGERS),
-        *[("batch", MANY, "def"), ("batch", MANY, "async def")],
-    ],
+    [*((name, ONE, "def") for name in MANAGERS), ("batch", MANY, "def"), ("batch", MANY, "async def")],
     ids=[*MANAGERS, "batch, in one call", "batch, in one async call"],
 )
 def test_every_manager_gives_the_same_scores_by_a_custom_function(manager_of, reward_file, name, source, form):
@@ -336,16 +285,13 @@ def test_every_manager_gives_the_same_scores_by_a_custom_function(manager_of, re
     assert answer["reward_extra_info"] == {"score": [1.5, 4.5, 9.5], "turns": [2, 4, 6]}
 
 
-@pytest.mark.parametrize("name", ["naive", "prime"])
-def test_a_function_that_takes_lists_needs_the_manager_batch(manager_of, reward_file, name):
+def test_a_function_that_takes_lists_needs_the_manager_batch(manager_of, reward_file):
     path = reward_file(MANY.format(form="def"))
     with pytest.raises(ConfigError) as error:
-        manager_of(name, path)
+        manager_of("naive", path)
     message = str(error.value)
-    assert message.startswith(
-        f"custom_reward_function.name=compute_score ({path}), with reward_model.reward_manager={name}"
-    )
-    assert "set reward_model.reward_manager=batch" in message
+    where = f"custom_reward_function.name=compute_score ({path}), with reward_model.reward_manager=naive"
+    assert message.startswith(where) and "set reward_model.reward_manager=batch" in message
 
 
 def test_a_users_manager_says_that_it_takes_batches(manager_of, reward_file):
@@ -368,17 +314,16 @@ def test_a_users_manager_says_that_it_takes_batches(manager_of, reward_file):
         manager_of(f"{classes}:Plain", path)
 
 
-def test_whether_trajectories_can_be_scored_one_by_one(manager_of, reward_file):
-    assert not manager_of("batch", reward_file(MANY.format(form="def"))).compute_score.one_by_one
+def test_the_manager_batch_asks_only_for_what_rows_do_not_carry(manager_of, reward_file):
+    manager = manager_of(
+        "batch", reward_file("def compute_score(solution_strs): return [len(solution_strs)] * len(solution_strs)")
+    )
+    data = batch(["a", "b", "c"], score_result=[None, ScoreResult(0.5), None])
+    assert manager(data).sum(-1).tolist() == [2.0, 0.5, 2.0]
+    assert manager(batch(["a"], score_result=[ScoreResult(0.5)])).sum() == 0.5
+    assert not manager.compute_score.one_by_one, "trajectories can be scored alone only by a function for one"
     assert manager_of("batch", reward_file(ONE.format(form="def"))).compute_score.one_by_one
     assert manager_of("batch").compute_score.one_by_one and manager_of("naive").compute_score.one_by_one
-
-
-def test_the_manager_batch_asks_only_for_what_rows_do_not_carry(manager_of, reward_file):
-    path = reward_file("def compute_score(solution_strs): return [len(solution_strs)] * len(solution_strs)")
-    data = batch(["a", "b", "c"], score_result=[None, ScoreResult(0.5), None])
-    assert manager_of("batch", path)(data).sum(-1).tolist() == [2.0, 0.5, 2.0]
-    assert manager_of("batch", path)(batch(["a"], score_result=[ScoreResult(0.5)])).sum() == 0.5
 
 
 def test_a_function_given_as_an_object_in_the_batch_form():
@@ -386,9 +331,7 @@ def test_a_function_given_as_an_object_in_the_batch_form():
         return [len(text) / len(solution_strs) for text in solution_strs]
 
     assert BatchRewardManager(Letters(), 0, compute_score)(batch(["a", "bbb"])).sum(-1).tolist() == [0.5, 1.5]
-    with pytest.raises(
-        ConfigError, match="compute_score: it takes lists of samples .* set reward_model.reward_manager=b"
-    ):
+    with pytest.raises(ConfigError, match="compute_score: it takes lists of samples .* set reward_model.reward_man"):
         NaiveRewardManager(Letters(), 0, compute_score)
 
 
@@ -403,20 +346,14 @@ def test_a_call_that_fails_is_reported_with_its_rows(manager_of, reward_file):
 
 def test_messages_about_managers(reward_file):
     path = reward_file(MANAGER)
-    with pytest.raises(ConfigError, match="reward_manager=naiv: no such manager; did you mean naive?"):
-        load(reward_model__reward_manager="naiv")
-    with pytest.raises(
-        ConfigError, match=r"Narrow cannot be constructed with .*compute_score.*write __init__\(self, tok"
-    ):
-        load(reward_model__reward_manager=f"{path}:Narrow")
-    with pytest.raises(
-        ConfigError,
-        match=r"reward_model.reward_manager=\S*:Mime: .* it defines Halfway, Mine, Narrow; did you mean Mine?",
-    ):
-        load(reward_model__reward_manager=f"{path}:Mime")
-    with pytest.raises(ConfigError, match=r":Halfway: Halfway has takes_results = True but no method score\(data\)"):
-        load(reward_model__reward_manager=f"{path}:Halfway")
-    with pytest.raises(ConfigError, match="my_manager.py: expected package.module:Name, .* or file.py:Name"):
-        load(reward_model__reward_manager="my_manager.py")
+    for manager, said in {
+        "naiv": "reward_model.reward_manager=naiv: no such manager; did you mean naive?",
+        f"{path}:Narrow": r"Narrow cannot be constructed with .*compute_score.*write __init__\(self, tok",
+        f"{path}:Mime": r"model.reward_manager=\S*:Mime: .* it defines Halfway, Mine, Narrow; did you mean Mine?",
+        f"{path}:Halfway": r":Halfway: Halfway has takes_results = True but no method score\(data\)",
+        "my_manager.py": "my_manager.py: expected package.module:Name, .* or file.py:Name",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            load(manager)
     with pytest.raises(ConfigError, match="reward_manager.module.path is not set"):
-        load(reward_manager__source="importlib")
+        load(source="importlib")

@@ -1,20 +1,17 @@
 r"""math against the recorded scores of two scorers (equality of rewritten text; math-verify), and where they err."""
 
-import json
 import time
-from pathlib import Path
 
 import pytest
 
 from burnish.rewards.equivalence import LONGEST, equivalent
 from burnish.rewards.scores.answers import last_box, last_boxed, stated, truth_text
 from burnish.rewards.scores.math import check, compute_score, reference
+from tests.recorded import each, golden
 
-FOLDER = Path(__file__).parents[1] / "golden"
-GOLDEN = json.loads((FOLDER / "reward_math.json").read_text())
-BOXED = [case for case in GOLDEN if case["params"]["function"] == "math_reward"]
-REWRITTEN = [case for case in GOLDEN if case["params"]["function"] == "math_reward_strip_string"]
-MATH_VERIFY = json.loads((FOLDER / "reward_math_verify.json").read_text())
+BOXED = golden("reward_math", function="math_reward")
+REWRITTEN = golden("reward_math", function="math_reward_strip_string")
+MATH_VERIFY = golden("reward_math_verify")
 
 EMPTY = "an empty ground truth is an error of the row"
 # Number of the case → why the recorded score is wrong. All but EMPTY score 1 here and 0 there.
@@ -63,11 +60,11 @@ def scored(case, **options) -> float | None:
 
 
 def test_every_case_is_read():
-    assert (len(GOLDEN), len(BOXED), len(REWRITTEN), len(MATH_VERIFY)) == (101, 75, 26, 75)
+    assert (len(golden("reward_math")), len(BOXED), len(REWRITTEN), len(MATH_VERIFY)) == (101, 75, 26, 75)
     assert len(CORRECTED) == 25 and len(CORRECTED_MATH_VERIFY) == 6
 
 
-@pytest.mark.parametrize("case", BOXED, ids=lambda case: case["name"])
+@each(BOXED)
 def test_golden(case):
     expected = case["expected"]
     if reason := CORRECTED.get(number(case)):
@@ -79,7 +76,7 @@ def test_golden(case):
     assert box == (None if recorded is None else last_boxed(recorded))
 
 
-@pytest.mark.parametrize("case", MATH_VERIFY, ids=lambda case: case["name"])
+@each(MATH_VERIFY)
 def test_golden_of_math_verify(case):
     """It also reads answers without a box."""
     right, reason = CORRECTED_MATH_VERIFY.get(number(case), (case["expected"]["score"], "as recorded"))
@@ -87,7 +84,7 @@ def test_golden_of_math_verify(case):
     assert reason in ("as recorded", EMPTY) or right != case["expected"]["score"]
 
 
-@pytest.mark.parametrize("case", REWRITTEN, ids=lambda case: case["name"])
+@each(REWRITTEN)
 def test_what_is_rewritten_there_is_equal_here(case):
     text, rewritten = case["inputs"]["string"], case["expected"].get("stripped")
     if case["name"] in WRONGLY_REWRITTEN:
@@ -108,60 +105,50 @@ def test_what_is_rewritten_there_is_equal_here(case):
 )
 def test_the_result(response, truth, expected):
     nothing = {"score": 0.0, "acc": 0.0, "pred": "", "timed_out": 0.0, "unreadable_truth": 0.0}
-    assert (
-        compute_score(response, truth, math_time_limit=0.5 if "timed_out" in expected else 10.0) == nothing | expected
-    )
+    seconds = 0.5 if "timed_out" in expected else 10.0
+    assert compute_score(response, truth, math_time_limit=seconds) == nothing | expected
 
 
-def test_an_attack_in_the_box(tmp_path):
+def test_attacks_and_huge_responses_in_the_box(tmp_path):
     mark = tmp_path / "X"
     response = f"\\boxed{{__import__('os').system('touch {mark}')}}"
     assert compute_score(response, "5")["score"] == 0.0 and compute_score(response, "\\log_2 8")["score"] == 0.0
     assert not mark.exists()
-
-
-def test_a_huge_response_is_scored_quickly():
     assert compute_score("\\boxed{" * 20_000, "5")["score"] == 0.0
     assert compute_score("\\boxed{" + "5" * 100_000 + "}", "5")["score"] == 0.0
     assert compute_score("answer: " * 20_000, "5", require_box=False)["score"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("text", "content"),
-    [
-        ("\\boxed{a{b}c}", "a{b}c"),
-        ("\\boxed {5}", "5"),
-        ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"),
-        ("\\boxed{5} \\boxed{", None),
-        ("\\boxed{5} and \\boxedtext{6}", "5"),
-        ("\\boxed 5\nand more", "5"),
-        ("\\(\\boxed 5\\) and", "5"),
-        ("\\fbox{\\boxed{3}}", "3"),
-        ("boxed{5}", None),
-    ],
-)
-def test_the_last_box(text, content):
-    assert last_boxed(text) == content
-    box = last_box(text)
-    assert box is None or box.end <= len(text)
+BOXES = {
+    "\\boxed{a{b}c}": "a{b}c",
+    "\\boxed {5}": "5",
+    "\\boxed{\\{1,2\\}}": "\\{1,2\\}",
+    "\\boxed{5} \\boxed{": None,
+    "\\boxed{5} and \\boxedtext{6}": "5",
+    "\\boxed 5\nand more": "5",
+    "\\(\\boxed 5\\) and": "5",
+    "\\fbox{\\boxed{3}}": "3",
+    "boxed{5}": None,
+}
+STATED = {
+    "The answer is 12. I hope it is correct.": "12",
+    "**Answer:** $x=3.5$": "x=3.5",
+    "Answer:\n\n7": "7",
+    "answer is: 7": "7",
+    "my answers are 7": None,
+    "the answer isn't 7": None,
+    "the answer is unclear, but the answer is 7": "7",
+    "The answer is 5, because 2+3.": "5",
+    "The answer is $7$ apples": "7",
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("The answer is 12. I hope it is correct.", "12"),
-        ("**Answer:** $x=3.5$", "x=3.5"),
-        ("Answer:\n\n7", "7"),
-        ("answer is: 7", "7"),
-        ("my answers are 7", None),
-        ("the answer isn't 7", None),
-        ("the answer is unclear, but the answer is 7", "7"),
-        ("The answer is 5, because 2+3.", "5"),
-        ("The answer is $7$ apples", "7"),
-    ],
-)
-def test_a_stated_answer(text, answer):
-    assert stated(text) == answer
+def test_boxed_and_stated_answers():
+    for text, content in BOXES.items():
+        box = last_box(text)
+        assert last_boxed(text) == content and (box is None or box.end <= len(text)), text
+    for text, answer in STATED.items():
+        assert stated(text) == answer, text
 
 
 BITS = ["answer", "The answer is", "answer:", "answer*", " ", "\n", ":", "*", "$", "\\[", "is", ".", ", because",
@@ -171,18 +158,18 @@ BITS = ["answer", "The answer is", "answer:", "answer*", " ", "\n", ":", "*", "$
 @pytest.mark.parametrize("before", ["", "The answer is", "answer:", "\\boxed{", "\\boxed"])
 def test_reading_an_answer_takes_time_in_proportion(before):
     for bit in BITS:
-        text = before + bit * (100_000 // len(bit))
+        text = before + bit * (200_000 // len(bit))
         began = time.process_time()
         stated(text)
         last_box(text)
-        assert time.process_time() - began < 1.0, bit
+        assert time.process_time() - began < 10.0, bit
 
 
-@pytest.mark.parametrize(("truth", "text"), [(5, "5"), (5.0, "5"), (0.5, "0.5"), (" 5 ", "5"), ("so \\boxed{5}", "5")])
-def test_ways_to_give_the_truth(truth, text):
-    assert truth_text(truth, "math") == text
-    check(truth, {})
-    assert compute_score(reference(truth, {}), truth)["score"] == 1.0
+def test_ways_to_give_the_truth():
+    for truth, text in ((5, "5"), (5.0, "5"), (0.5, "0.5"), (" 5 ", "5"), ("so \\boxed{5}", "5")):
+        assert truth_text(truth, "math") == text
+        check(truth, {})
+        assert compute_score(reference(truth, {}), truth)["score"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,23 @@
 """multiply: the product in <answer>, and the ways a number may be written."""
 
-import numpy as np
 import pytest
 
 from burnish.data.tasks.multiply import generate
-from burnish.rewards.scores.multiply import check, compute_score, reference
+from burnish.rewards.scores.multiply import compute_score, reference
+from tests.rewards.conftest import cases
 
 
 def score(answer: str, truth: object = "1234567", **options: float) -> dict:
     return compute_score(f"so <answer>{answer}</answer>", truth, **options)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "1234567",
-        " 1234567 ",
-        "1,234,567",
-        "1 234 567",
-        "1\u202f234\u202f567",
-        "+1234567",
-        "001234567",
-        "1234567.",
-        "**1234567**",
-        "**1,234,567**.",
-        "**1234567.**",
-        "1234567.0",
-        "1,234,567.00",
-        "**+1234567.0**",
-    ],
-)
+RIGHT = cases("""
+    1234567 ;; 1,234,567 ;; 1 234 567 ;; +1234567 ;; 001234567 ;; 1234567. ;; **1234567** ;; **1,234,567**.
+    **1234567.** ;; 1234567.0 ;; 1,234,567.00 ;; **+1234567.0**
+""")
+
+
+@pytest.mark.parametrize("answer", [*RIGHT, " 1234567 ", "1\u202f234\u202f567"])
 def test_right_answers(answer):
     assert score(answer) == {"score": 1.0, "acc": 1.0, "format": 1.0, "pred": "1234567"}
 
@@ -40,41 +28,15 @@ def test_another_integer_earns_the_format_score(answer):
     assert (result["score"], result["acc"], result["format"]) == (0.1, 0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "",
-        "12,34567",
-        "1,234567",
-        "1234567.5",
-        "**1234567",
-        "1234567**",
-        "1234567 apples",
-        "1e6",
-        "x",
-        "-",
-        "1234 567",
-        "١",
-        "--5",
-        "5 * 5 = 25",
-    ],
-)
+NO_INTEGERS = cases("""
+    12,34567 ;; 1,234567 ;; 1234567.5 ;; **1234567 ;; 1234567** ;; 1234567 apples ;; 1e6 ;; x ;; - ;; 1234 567
+    ١ ;; --5 ;; 5 * 5 = 25
+""")
+
+
+@pytest.mark.parametrize("answer", [*NO_INTEGERS, ""])
 def test_no_integer(answer):
     assert score(answer, format_score=0.1) == {"score": 0.0, "acc": 0.0, "format": 0.0, "pred": ""}
-
-
-@pytest.mark.parametrize("truth", ["-1234", -1234, -1234.0, np.int64(-1234), "-1,234", " -1234\n"])
-def test_ways_to_give_the_product(truth):
-    check(truth, {})
-    assert score("−1,234", truth)["score"] == 1.0
-    assert compute_score(reference(truth, {}), truth)["score"] == 1.0
-
-
-@pytest.mark.parametrize("truth", [None, "", "12.5", 12.5, True, [12], {"target": 12}, float("nan"), 1e300])
-def test_a_row_without_a_product(truth):
-    for call in (lambda: check(truth, {}), lambda: score("12", truth)):
-        with pytest.raises(ValueError, match="reward_model.ground_truth=.*multiply needs the product"):
-            call()
 
 
 def test_the_last_answer_counts_and_worked_answers_are_right():

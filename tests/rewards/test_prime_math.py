@@ -1,13 +1,11 @@
 r"""prime_math against the recorded scores, and where they err."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from burnish.rewards.scores.prime_math import compute_score
+from tests.recorded import each, golden
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reward_prime_math.json").read_text())
+GOLDEN = golden("reward_prime_math")
 
 EMPTY = 39  # an empty ground truth is an error of the row
 RIGHT = {  # recorded as wrong
@@ -25,6 +23,7 @@ PRED = {  # recorded with other text
 FORM_WITHOUT_SUCCESS = {10, 14, 36, 48, 50, 53, 54, 55, 57, 65, 67, 68, 69}
 
 
+NO_TROUBLE = {"timed_out": 0.0, "unreadable_truth": 0.0}
 pytestmark = pytest.mark.usefixtures("no_algebra_process_left")
 
 
@@ -33,7 +32,7 @@ def test_every_case_is_read():
     assert (len(RIGHT), len(PRED), len(FORM_WITHOUT_SUCCESS)) == (8, 9, 13)
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@each(GOLDEN)
 def test_golden(case):
     inputs, recorded, number = case["inputs"], case["expected"], int(case["name"].rpartition("/")[2])
     if number == EMPTY:
@@ -46,14 +45,7 @@ def test_golden(case):
     formed = float(recorded["format_correct"] or number in FORM_WITHOUT_SUCCESS)
     pred = PRED.get(number, recorded["extracted"])
     result = compute_score(inputs["solution_str"], inputs["ground_truth"])
-    assert result == {
-        "score": right,
-        "acc": right,
-        "format": formed,
-        "pred": pred,
-        "timed_out": 0.0,
-        "unreadable_truth": 0.0,
-    }
+    assert result == {"score": right, "acc": right, "format": formed, "pred": pred} | NO_TROUBLE
 
 
 @pytest.mark.parametrize(

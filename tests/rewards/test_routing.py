@@ -15,33 +15,21 @@ from burnish.rewards.routing import (
 )
 
 
-@pytest.mark.parametrize(
-    ("scorer", "runs", "sources"),
-    [
-        ("gsm8k", "here", "openai/gsm8k gsm8k"),
-        ("arithmetic", "here", "burnish/arithmetic"),
-        ("math", "process", "lighteval/MATH DigitalLearningGmbH/MATH-lighteval HuggingFaceH4/MATH-500 math"),
-        ("math_dapo", "process", "math_dapo aime aime2024"),
-        ("prime_math", "process", "numina_olympiads numina_synthetic_math"),
-        ("code", "sandbox", "codecontests apps codeforces taco mbpp humaneval"),
-        ("qa_em", "here", "nq triviaqa popqa hotpotqa 2wikimultihopqa musique bamboogle searchR1_nq searchR1_qa"),
-        ("countdown", "here", "countdown"),
-        ("multiply", "here", "multiply"),
-        ("geo3k", "process", "hiyouga/geometry3k"),
-        ("reasoning_gym", "process", "reasoning_gym/chain_sum"),
-    ],
-)
-def test_the_table(scorer, runs, sources):
-    for source in sources.split():
-        assert (scorer_for(source).name, scorer_for(source).runs) == (scorer, runs)
+def test_sources_are_found_by_name_and_by_family():
+    for source, name in {"gsm8k": "gsm8k", "HuggingFaceH4/MATH-500": "math", "hiyouga/geometry3k": "geo3k"}.items():
+        assert scorer_for(source).name == name
+    families = {"aime2024": "math_dapo", "numina_olympiads": "prime_math", "searchR1_nq": "qa_em"}
+    for source, name in (families | {"reasoning_gym/chain_sum": "reasoning_gym"}).items():
+        assert scorer_for(source).name == name
+    assert len(set(SOURCES)) == len(SOURCES)
 
 
 @pytest.mark.parametrize("scorer", SCORERS, ids=lambda scorer: scorer.name)
 def test_every_scorer_keeps_the_contract(scorer):
-    assert {"solution_str", "ground_truth"} & set(inspect.signature(scorer.compute_score).parameters)
-    assert list(inspect.signature(scorer.reference).parameters) == ["ground_truth", "extra_info"]
-    assert list(inspect.signature(scorer.check).parameters) == ["ground_truth", "extra_info"]
-    is_async = inspect.iscoroutinefunction(scorer.compute_score)
+    assert {"solution_str", "ground_truth"} & set(inspect.signature(scorer.module.compute_score).parameters)
+    assert list(inspect.signature(scorer.module.reference).parameters) == ["ground_truth", "extra_info"]
+    assert list(inspect.signature(scorer.module.check).parameters) == ["ground_truth", "extra_info"]
+    is_async = inspect.iscoroutinefunction(scorer.module.compute_score)
     assert is_async == (scorer.runs == "sandbox"), "one that runs programs waits for many at a time; others do not wait"
 
 
@@ -73,12 +61,21 @@ def row(**fields):
     return {"data_source": "gsm8k", "reward_model": {"style": "rule", "ground_truth": "7"}, **fields}
 
 
-@pytest.mark.parametrize("reward_model", [None, {}, {"ground_truth": None}, {"ground_truth": ""}, {"ground_truth": []}])
-def test_a_row_without_the_ground_truth_its_scorer_reads(reward_model):
+EMPTY = [None, {}, {"style": "rule"}, {"ground_truth": None}, {"ground_truth": ""}, {"ground_truth": []}]
+
+
+@pytest.mark.parametrize("reward_model", EMPTY)
+def test_a_row_without_the_ground_truth_its_scorer_reads_or_with_it_in_the_wrong_place(reward_model):
     problem = check_row(row(reward_model=reward_model))
     assert problem.startswith("reward_model.ground_truth is missing: the scorer 'gsm8k' of 'gsm8k' compares with it")
     assert "fill it in" in problem and "custom_reward_function.path" in problem
     assert check_row(row(reward_model=reward_model), custom=True) is None
+    misplaced = row(reward_model=reward_model, ground_truth="7")
+    for custom in (True, False):
+        problem = check_row(misplaced, custom=custom)
+        assert problem.startswith("the row has 'ground_truth' at top level; put it under reward_model: {")
+    assert check_row(misplaced, custom=True, reads_ground_truth=False) is None, "where it is not needed, no mistake"
+    assert check_row(row(ground_truth="8"), custom=True) is None, "reward_model has one as well"
 
 
 WRONG_TYPES = {
@@ -98,14 +95,13 @@ WRONG_TYPES = {
 
 @pytest.mark.parametrize("source", WRONG_TYPES)
 def test_a_ground_truth_of_the_wrong_type_is_refused_before_anything_is_scored(source):
-    problem = check_row({"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}})
+    wrong = {"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}}
+    problem = check_row(wrong)
     assert problem and (scorer_for(source).name in problem or "reward_model" in problem)
     if source in ("math", "math_dapo", "numina_olympiads", "hiyouga/geometry3k"):
         kind = type(WRONG_TYPES[source]).__name__
         assert f"{scorer_for(source).name} needs the answer as text or a number, not {kind}" in problem
-    assert (
-        check_row({"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}}, custom=True) is None
-    )
+    assert check_row(wrong, custom=True) is None
 
 
 def test_the_check_of_a_scorer_sees_the_other_fields_of_the_row():
@@ -113,50 +109,33 @@ def test_the_check_of_a_scorer_sees_the_other_fields_of_the_row():
     assert check_row({"data_source": "apps", "reward_model": {"test_cases": tests}}) is None
     assert check_row({"data_source": "apps", "extra_info": {"test_cases": tests}}) is None
     assert check_row({"data_source": "apps", "extra_info": {"index": 1}}) is not None
-
-
-def test_truth_of_merges_reward_model_and_extra_info():
     given = {"reward_model": {"style": "rule", "ground_truth": "7", "a": 1, "b": 1}, "extra_info": {"b": 2}}
-    assert truth_of(given) == ("7", {"style": "rule", "a": 1, "b": 2})
+    assert truth_of(given) == ("7", {"style": "rule", "a": 1, "b": 2}), "the row's own over those of its reward_model"
     assert truth_of({}) == (None, {}) and truth_of({"reward_model": None, "extra_info": None}) == (None, {})
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        (
-            {"data_source": None},
-            "the row has no data_source, which chooses the scorer: set custom_reward_function.path=",
-        ),
+def test_other_problems_name_the_field():
+    no_source = "the row has no data_source, which chooses the scorer: set custom_reward_function.path="
+    for fields, said in (
+        ({"data_source": None}, no_source),
+        ({"data_source": "unknown"}, no_source),  # as a dataset fills it in
         ({"data_source": "mystery"}, "data_source='mystery' has no built-in scorer"),
         ({"reward_model": "7"}, "reward_model='7': must be a dict"),
-    ],
-)
-def test_other_problems_name_the_field(fields, said):
-    problem = check_row(row(**fields))
-    assert problem is not None and problem.startswith(said)
-    assert check_row(row(**fields), custom=True) is None
-
-
-def test_rows_without_a_problem_and_without_a_data_source():
-    assert check_row(row()) is None and len(set(SOURCES)) == len(SOURCES)
+    ):
+        assert check_row(row(**fields)).startswith(said)
+        assert check_row(row(**fields), custom=True) is None
+    assert "or add the column. Known: openai/gsm8k, gsm8k, burnish/ar" in check_row(row(data_source=None))
+    assert check_row(row()) is None
     assert check_row(row(reward_model={"style": "anything", "ground_truth": 0})) is None
     assert check_row({**row(data_source="mystery"), "task": "gsm8k"}, "task") is None
     assert check_row(row(), "extra_info.task") is None  # the dataset has already put it in data_source
-    problem = check_row(row(data_source=None))
-    assert check_row(row(data_source="unknown")) == problem  # as a dataset fills it in
-    assert "or add the column. Known: openai/gsm8k, gsm8k, burnish/arithmetic, " in problem
 
 
-@pytest.mark.parametrize(
-    ("reward_model", "style"),
-    [
-        *[({"style": "model"}, "model"), ({"style": "both"}, "both"), ({"style": "rule"}, "rule")],
-        *[({"style": "rule-lighteval/MATH_v2"}, "rule"), ({}, "rule"), (None, "rule"), ("7", "rule")],
-    ],
-)
-def test_styles(reward_model, style):
-    assert style_of({"reward_model": reward_model}) == style
+def test_styles():
+    for style, found in {"model": "model", "both": "both", "rule": "rule", "rule-lighteval/MATH_v2": "rule"}.items():
+        assert style_of({"reward_model": {"style": style}}) == found
+    for reward_model in ({}, None, "7"):
+        assert style_of({"reward_model": reward_model}) == "rule"
 
 
 @pytest.mark.parametrize("style", ["model", "both"])
@@ -164,30 +143,11 @@ def test_a_row_that_asks_for_a_reward_model_where_there_is_none(style):
     asks = row(reward_model={"style": style, "ground_truth": "7"})
     problem = check_row(asks)
     assert problem.startswith(f"reward_model.style='{style}' asks for a reward model, but none is set: ")
-    fixes = (
-        "reward_model.enable=true reward_model.model.path=",
-        "make the style 'rule'",
-        "custom_reward_function.path=",
-    )
-    assert all(fix in problem for fix in fixes)
+    assert "reward_model.enable=true reward_model.model.path=" in problem
+    assert "make the style 'rule'" in problem and "custom_reward_function.path=" in problem
     assert (check_row(asks, custom=True) is None) == (style == "model"), "a function is no half of a score"
     assert check_row(asks, reward_model=True) is None
-
-
-def test_nothing_is_asked_of_a_row_that_only_the_model_scores():
-    assert check_row({"reward_model": {"style": "model"}}, reward_model=True) is None
+    assert check_row({"reward_model": {"style": "model"}}, reward_model=True) is None, "nothing else is asked of it"
     assert check_row({"reward_model": {"style": "model"}}, reward_model=True, custom=True) is None
     assert "has no data_source" in check_row({"reward_model": {"style": "both"}}, reward_model=True)
     assert "is missing" in check_row({"data_source": "gsm8k", "reward_model": {"style": "both"}}, reward_model=True)
-
-
-@pytest.mark.parametrize("reward_model", [None, {}, {"style": "rule"}, {"ground_truth": None}])
-@pytest.mark.parametrize("custom", [True, False])
-def test_a_ground_truth_in_the_wrong_place(reward_model, custom):
-    problem = check_row(row(reward_model=reward_model, ground_truth="7"), custom=custom)
-    assert problem.startswith("the row has 'ground_truth' at top level; put it under reward_model: {")
-
-
-def test_a_column_called_ground_truth_is_no_mistake_where_it_is_not_needed():
-    assert check_row(row(ground_truth="8"), custom=True) is None  # reward_model has one as well
-    assert check_row(row(reward_model=None, ground_truth="8"), custom=True, reads_ground_truth=False) is None

@@ -15,8 +15,7 @@ from burnish.config.rules.scoring import limits
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards import scoring as module
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
-from burnish.rewards.request import request_for
-from burnish.rewards.scoring import Scoring
+from burnish.rewards.scoring import Scoring, request_for
 from burnish.waits import longest
 
 ROW = {
@@ -41,6 +40,11 @@ def finished(manager: str = "naive") -> PPOConfig:
     return config
 
 
+def scoring_of(config: PPOConfig) -> Scoring:
+    custom, rules = config.custom_reward_function, config.reward_model
+    return Scoring.from_config(custom, config.reward, rules, config.data.reward_fn_key)
+
+
 @pytest.fixture
 def scoring(reward_file):
     made = []
@@ -50,7 +54,7 @@ def scoring(reward_file):
         config.custom_reward_function.path = reward_file(source) if source else None
         config.custom_reward_function.reward_kwargs = reward_kwargs
         config.reward.retries = 0
-        made.append(Scoring.from_config(config))
+        made.append(scoring_of(config))
         return made[-1]
 
     yield make
@@ -58,12 +62,19 @@ def scoring(reward_file):
         one.close()
 
 
-def test_numbers_come_from_the_configuration():
+def test_settings_come_from_the_configuration():
     config = finished()
     config.reward.timeout, config.reward.retries, config.reward.num_workers = 3.5, 4, 5
-    config.data.reward_fn_key = "task"
-    made = Scoring.from_config(config)
-    assert (made.pool.timeout, made.pool.retries, len(made.pool._processes), made.reward_fn_key) == (3.5, 4, 5, "task")
+    config.data.reward_fn_key, config.custom_reward_function.path = "task", ""
+    made = scoring_of(config)
+    assert (made.pool.timeout, made.pool.retries, len(made.pool.processes), made.reward_fn_key) == (3.5, 4, 5, "task")
+    assert made.spec.path is None and not made.reward_model, "an empty path is no path"
+    prime = scoring_of(finished("prime"))
+    assert (prime.pool.timeout, len(prime.pool.processes)) == (300, 64) and prime.pool.batch is None
+    evaluation = EvalConfig()
+    limits(evaluation.reward)
+    custom, rules = evaluation.custom_reward_function, evaluation.reward_model
+    assert Scoring.from_config(custom, evaluation.reward, rules, "task").reward_model, "rows are left to none"
 
 
 def test_extra_info_is_assembled():
@@ -80,11 +91,8 @@ def test_extra_info_is_assembled():
         "prompt": [{"role": "user", "content": "3+4?"}],
     }
     assert ROW["extra_info"] == {"index": 5, "split": "train", "num_turns": "stale"}
-
-
-def test_a_bare_row():
-    request = request_for({"data_source": "s", "reward_model": None, "extra_info": None}, "x", {})
-    assert request == ScoreRequest("s", "x", None, {"prompt": None})
+    bare = request_for({"data_source": "s", "reward_model": None, "extra_info": None}, "x", {})
+    assert bare == ScoreRequest("s", "x", None, {"prompt": None})
 
 
 def test_built_in_scorers_need_no_process(scoring):
@@ -92,22 +100,10 @@ def test_built_in_scorers_need_no_process(scoring):
     one.validate()
     result = asyncio.run(one.score(ROW, output(), "#### 7"))
     assert (result.score, result.error, result.data_source) == (1.0, None, "gsm8k")
-    assert one.pool.batch is None, "nothing was loaded"
-
-
-def test_a_built_in_scorer_that_fails_is_a_failed_sample(scoring):
     row = {**ROW, "data_source": "burnish/arithmetic", "reward_model": {"ground_truth": "x"}}
-    result = asyncio.run(scoring().score(row, output(), "answer: 7"))
+    result = asyncio.run(one.score(row, output(), "answer: 7"))
     assert result.score is None and "arithmetic needs an integer" in result.error
-
-
-def test_options_of_built_in_scorers(scoring):
-    one = scoring(method="flexible")
-    one.validate()
-    assert asyncio.run(one.score(ROW, output(), "it is 7")).score == 1.0
-    with pytest.raises(ConfigError) as error:
-        scoring(metod="flexible").validate()
-    assert "reward_kwargs.metod" in str(error.value) and "did you mean method?" in str(error.value)
+    assert one.pool.batch is None, "nothing was loaded"
 
 
 @pytest.mark.parametrize(
@@ -117,6 +113,7 @@ def test_options_of_built_in_scorers(scoring):
             {"method": "flexibel"},
             "method=flexibel: must be one of strict, flexible, em, subem, f1; did you mean flexible?",
         ),
+        ({"metod": "flexible"}, "metod: no built-in scorer has this option; did you mean method? (known: "),
         ({"format_score": "high"}, "format_score=high: must be a number"),
         ({"score": True}, "score=True: must be a number"),
         ({"continuous": "flase"}, "continuous=flase: must be true or false"),
@@ -125,7 +122,7 @@ def test_options_of_built_in_scorers(scoring):
 def test_values_of_options_are_checked_before_training(scoring, options, said):
     with pytest.raises(ConfigError) as error:
         scoring(**options).validate()
-    assert str(error.value) == f"custom_reward_function.reward_kwargs.{said}"
+    assert str(error.value).startswith(f"custom_reward_function.reward_kwargs.{said}")
 
 
 def test_a_choice_reaches_the_scorers_that_have_it(scoring):
@@ -140,15 +137,17 @@ def test_a_choice_reaches_the_scorers_that_have_it(scoring):
     assert asyncio.run(other.score(SEARCH, output(), "<answer>in Rome</answer>")).score == pytest.approx(2 / 3)
 
 
-def test_a_custom_function_sees_the_facts_of_the_trajectory(scoring):
+def test_a_custom_function_sees_the_facts_of_the_trajectory_and_no_rules(scoring):
     one = scoring("""
-        def compute_score(data_source, solution_str, ground_truth, extra_info):
+        def compute_score(solution_str, extra_info, **kwargs):
             names = ("num_turns", "num_tool_calls", "truncated", "index")
-            return {"score": 1, "text": solution_str, **{name: extra_info[name] for name in names}}
+            facts = {name: extra_info[name] for name in names}
+            return {"score": 1, "text": solution_str, "names": sorted(kwargs), **facts}
         """)
     one.validate()
     loop_output = output(num_turns=4, metrics={"num_tool_calls": 2}, extra_fields={"finish_reason": "length"})
     result = asyncio.run(one.score({**ROW, "data_source": "anything"}, loop_output, "words"))
+    assert result.info.pop("names") == ["data_source", "ground_truth"]
     assert result.info == {"text": "words", "num_turns": 4, "num_tool_calls": 2, "truncated": True, "index": 5}
 
 
@@ -159,31 +158,22 @@ def test_a_reward_that_the_agent_loop_gave_is_taken(scoring):
     assert (turns.score, turns.turn_rewards, turns.data_source) == (1.5, (0.5, 1.0), "gsm8k")
 
 
-def test_validate_finds_a_bad_function_before_training(scoring):
+def test_validate_tries_the_function_and_leaves_no_process(scoring):
     with pytest.raises(ConfigError, match="has no such name; it defines score_it"):
         scoring("def score_it(solution_str): ...").validate()
-
-
-def test_validate_leaves_no_process_and_scoring_starts_one_again(scoring):
     one = scoring("import os\ndef compute_score(): return {'score': 1, 'pid': os.getpid()}")
     one.validate()
-    assert not any(worker.alive for worker in one.pool._processes)
+    assert not any(process.alive for process in one.pool.processes)
     result = asyncio.run(one.score(ROW, output(), ""))
     assert result.score == 1 and Path(f"/proc/{result.info['pid']}").exists()
 
 
 def test_as_compute_score(scoring):
-    one = scoring("def compute_score(ground_truth): return {'score': 1 / ground_truth, 'acc': 1}")
-    assert one(data_source="s", solution_str="", ground_truth=2) == {"score": 0.5, "acc": 1}
+    one = scoring("def compute_score(ground_truth): return {'score': 1 / ground_truth, 'acc': 1, 'new_prompts': ['q']}")
+    assert one(data_source="s", solution_str="", ground_truth=2) == {"score": 0.5, "acc": 1, "new_prompts": ["q"]}
     with pytest.raises(RewardError, match=r"data_source='s': (.|\n)*ZeroDivisionError"):
         one(data_source="s", solution_str="", ground_truth=0)
     assert Scoring(FunctionSpec())("gsm8k", "#### 7", "7") == 1.0
-
-
-def test_check_row_asks_nothing_of_rows_that_a_custom_function_scores(scoring):
-    row = {"data_source": "mystery"}
-    assert "has no built-in scorer" in scoring().check_row(row)
-    assert scoring("def compute_score(): ...").check_row(row) is None
 
 
 @pytest.mark.parametrize(
@@ -195,12 +185,8 @@ def test_check_row_knows_whether_the_function_insists_on_a_ground_truth(scoring,
     assert "at top level" in one.check_row({"ground_truth": "7"})  # not loaded yet
     one.validate()
     assert (one.check_row({"ground_truth": "7"}) is not None) is refused
+    assert one.check_row({"data_source": "mystery"}) is None, "nothing else is asked of rows that it scores"
     assert one.check_row({"reward_model": {"ground_truth": "7"}, "ground_truth": "7"}) is None
-
-
-def test_limits_follow_the_manager():
-    made = Scoring.from_config(finished("prime"))
-    assert (made.pool.timeout, len(made.pool._processes)) == (300, 64) and made.pool.batch is None
 
 
 # What the configuration tells the built-in scorers
@@ -212,20 +198,14 @@ WELL_FORMED = "<think>I know it.</think><answer>Milan</answer>"
 def test_rules_reach_the_scorers_that_name_them(scoring):
     config = finished()
     config.reward_model.structure_format_score = 0.2
-    with closing(Scoring.from_config(config)) as one:
+    with closing(scoring_of(config)) as one:
         assert asyncio.run(one.score(SEARCH, output(), WELL_FORMED)).score == pytest.approx(0.2)
         assert asyncio.run(one.score(ROW, output(), "#### 7")).score == 1.0
     config.custom_reward_function.reward_kwargs = {"structure_format_score": 0.4}
-    with closing(Scoring.from_config(config)) as one:
+    with closing(scoring_of(config)) as one:
         one.validate()
         assert asyncio.run(one.score(SEARCH, output(), WELL_FORMED)).score == pytest.approx(0.4)
-        assert one.spec == Scoring.spec_of(config), "what the user named, without the rest"
-
-
-def test_a_custom_function_gets_no_rules(scoring):
-    one = scoring("def compute_score(**kwargs): return {'score': 1, 'names': sorted(kwargs)}")
-    names = asyncio.run(one.score(SEARCH, output(), "")).info["names"]
-    assert names == ["data_source", "extra_info", "ground_truth", "solution_str"]
+        assert one.spec == Scoring.spec_of(config.custom_reward_function), "what the user named, without the rest"
 
 
 # Programs
@@ -253,17 +233,14 @@ def test_programs_are_scored_in_separate_processes(code):
     assert [result.score for result in results] == [1.0, 0.0] * 4, results[0].error
     assert asyncio.run(code.score(CODE, output(), RIGHT)).info["passed"] == 1.0
     assert code.pool.batch is None
-    assert code.sandbox._pool.timeout >= 310 and code.sandbox._pool.at_once == 64
-
-
-def test_options_of_the_code_scorer(tmp_path):
+    assert code.programs.timeout >= 310 and code.programs.at_once == 64
     rules = RuleConfig()
     rules.sandbox.allow_unsafe, rules.sandbox.max_concurrent = True, 1
     with closing(Scoring(FunctionSpec(reward_kwargs={"continuous": True}), rules=rules, num_workers=2)) as one:
         one.validate()
         assert asyncio.run(one.score(CODE, output(), WRONG)).score == 0.5
-        assert (len(one.sandbox._pool._processes), one.sandbox._pool.at_once) == (1, 1)
-        assert one.sandbox._pool.spec.reward_kwargs["sandbox"]["max_concurrent"] == 1
+        assert (len(one.programs.processes), one.programs.at_once) == (1, 1)
+        assert one.programs.spec.reward_kwargs["sandbox"]["max_concurrent"] == 1
 
 
 def test_rows_that_need_a_sandbox_are_refused_where_there_is_none(monkeypatch):
@@ -297,25 +274,15 @@ def test_rows_of_style_model_are_left_to_the_model(scoring):
     assert "asks for a reward model, but none is set" in scoring().check_row(MODEL_ROW)
     config = finished()
     config.reward_model.enable = True
-    one = Scoring.from_config(config)
+    one = scoring_of(config)
     assert one.check_row(MODEL_ROW) is None
     assert asyncio.run(one.score(MODEL_ROW, output(), "words")) is None
     assert asyncio.run(one.score(MODEL_ROW, output(reward_score=0.5), "words")).score == 0.5
     both = {**ROW, "reward_model": {"style": "both", "ground_truth": "7"}}
     assert asyncio.run(one.score(both, output(), "#### 7")).score == 1.0
-
-
-def test_a_custom_function_scores_them_where_there_is_no_model(scoring):
-    one = scoring("def compute_score(solution_str): return 0.5")
-    assert one.check_row(MODEL_ROW) is None
-    assert asyncio.run(one.score(MODEL_ROW, output(), "words")).score == 0.5
-
-
-def test_evaluation_reads_its_own_keys():
-    config = EvalConfig()
-    limits(config.reward)
-    config.data.data_source_key = "task"
-    assert Scoring.from_config(config).reward_fn_key == "task"
+    custom = scoring("def compute_score(solution_str): return 0.5")
+    assert custom.check_row(MODEL_ROW) is None, "a custom function scores them where there is no model"
+    assert asyncio.run(custom.score(MODEL_ROW, output(), "words")).score == 0.5
 
 
 # Time
@@ -331,7 +298,7 @@ def test_a_scorer_that_runs_in_place_is_a_registered_wait(monkeypatch):
         return score_here(*args)
 
     monkeypatch.setattr(module, "score_here", looked)
-    with closing(Scoring.from_config(config)) as one:
+    with closing(scoring_of(config)) as one:
         assert asyncio.run(one.score(ROW, output(), "")).error is None
     assert seen == [("reward", "the scorer of gsm8k", 7.0)]
 
@@ -379,22 +346,9 @@ def test_a_scorer_that_hangs_costs_only_its_own_time_limit(reward_file):
     async def step(scoring: Scoring) -> list[float | None]:
         return await asyncio.gather(*(one_of(scoring, text) for text in ("1000", *["0"] * 20)))
 
-    with closing(Scoring.from_config(config)) as scoring:
+    with closing(scoring_of(config)) as scoring:
         scoring.pool.submit_all([ScoreRequest("s", "0.2")] * 2).result()  # starting a process takes time of its own
         began = time.perf_counter()
         assert asyncio.run(step(scoring)) == [None, *[1.0] * 20]
     assert done[-1][0] == "1000", "all others are there before its limit has passed"
     assert done[-1][1] - began < 5.0 + 30.0
-
-
-def test_an_empty_path_is_no_path(scoring):
-    config = PPOConfig()
-    config.custom_reward_function.path = ""
-    assert Scoring.spec_of(config).path is None
-
-
-def test_a_manager_gets_new_prompts_with_the_score(tmp_path):
-    file = tmp_path / "reward.py"
-    file.write_text("def compute_score(solution_str):\n    return {'score': 1, 'new_prompts': [{'prompt': 'q'}]}\n")
-    with closing(Scoring(FunctionSpec(str(file)))) as scoring:
-        assert scoring("s", "text", None) == {"score": 1.0, "new_prompts": [{"prompt": "q"}]}

@@ -1,18 +1,29 @@
-"""A small random model in float32, and requests run one by one or all at once."""
+"""A small random model in float32, and engines of it."""
 
-import asyncio
 import copy
+from importlib.util import find_spec
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.models.tiny import write_tiny_model
-from burnish.rollout.base import Request
 from burnish.rollout.hf.engine import HFEngine
+from burnish.rollout.native.engine import NativeEngine
 
 # So that a failure there shows the values.
 pytest.register_assert_rewrite("tests.rollout.hosted.contract", "tests.rollout.hosted.supervised_contract")
+SMALL = {"max_num_seqs": 64, "blocks": 160, "block_size": 8, "max_num_batched_tokens": 512}
+SMALL_CUDA = SMALL | {"block_size": 16, "blocks": 128}
+
+
+def pytest_collection_modifyitems(items):
+    """Programs are not imported here: they would change torch for all other tests of this process."""
+    for name in ("vllm", "sglang"):
+        if find_spec(name) is None:
+            for item in items:
+                if item.get_closest_marker(name):
+                    item.add_marker(pytest.mark.skip(reason=f"needs {name}"))
 
 
 @pytest.fixture(scope="session")
@@ -97,22 +108,33 @@ def expected(teacher):
 
 
 @pytest.fixture
-def engine(module, tokenizer):
-    return HFEngine(module, tokenizer)
+def native(tokenizer):
+    """`native(module, **settings)` makes an engine. When the test ends, none of them may hold a block for anybody."""
+    engines = []
+
+    def make(module, **settings):
+        small = SMALL_CUDA if next(module.parameters()).is_cuda else SMALL
+        engines.append(NativeEngine(module, tokenizer, **(small | settings)))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        stats = engine.stats()
+        assert (stats["running"], stats["waiting"], stats["kv_blocks_used"]) == (0, 0, 0), stats
+
+
+@pytest.fixture
+def swap_decoder(monkeypatch):
+    """`swap_decoder(engine, wrap)` puts `wrap(function)` in the place of what computes an engine's logits."""
+
+    def swap(engine, wrap):
+        owner, name = (engine.module, "forward") if isinstance(engine, HFEngine) else (engine.runner, "decoder")
+        monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
+
+    return swap
 
 
 @pytest.fixture(scope="session")
-def generate_all():
-    """`generate_all(engine, [(prompt_ids, sampling), …])` awaits all requests together, in one event loop."""
-
-    def run(engine, requests):
-        async def main():
-            calls = [
-                engine.generate(Request(ids, sampling, request_id=str(i), order=(i,)))
-                for i, (ids, sampling) in enumerate(requests)
-            ]
-            return await asyncio.gather(*calls)
-
-        return asyncio.run(main())
-
-    return run
+def one_by_one(tokenizer):
+    """`one_by_one(module, requests)`: completions of the hf engine, which runs each request alone."""
+    return lambda module, requests: HFEngine(module, tokenizer, max_num_seqs=1).run(requests)

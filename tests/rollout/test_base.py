@@ -13,21 +13,15 @@ SEED = 7205032646610026369
 NOISE = [0.6524484863740322, 0.8807895827318415, 0.16521097538474916]
 
 
-def test_params_round_trip_without_the_seed():
+def test_params_round_trip_without_the_seed_and_take_what_loops_write():
     sampling = Sampling(temperature=0.5, top_k=3, max_tokens=7, stop=("a", "b"), stop_token_ids=(4,), seed=9)
     params = sampling.to_params()
     assert "seed" not in params
     assert Sampling.from_params(params | {"seed": 9}) == sampling
-
-
-def test_params_take_what_loops_write():
     assert Sampling.from_params({"max_new_tokens": 5, "logprobs": True}) == Sampling(max_tokens=5)
     assert Sampling.from_params({"do_sample": False, "temperature": 0.9}).greedy
     assert Sampling.from_params({"stop": "</answer>"}).stop == ("</answer>",)
     assert Sampling.from_params({"stop": ["x"], "stop_token_ids": None}) == Sampling(stop=("x",))
-
-
-def test_unknown_params_name_the_nearest():
     with pytest.raises(ConfigError, match=r"unknown sampling parameter 'temprature' \(nearest known: 'temperature'"):
         Sampling.from_params({"temprature": 0.5})
 

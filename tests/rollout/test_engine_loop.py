@@ -12,9 +12,11 @@ from burnish.config.model import ModelConfig
 from burnish.errors import DeadlineError, EngineLost, RolloutError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rollout import engine_loop
-from burnish.rollout.base import Completion, Request, Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
+from tests.rollout.asking import in_time, passes, polled
+from tests.rollout.asking import start as begin
 
 LONG = Sampling(max_tokens=400, ignore_eos=True)
 
@@ -35,6 +37,10 @@ def looped(native):
     yield loop
     loop.close()
     assert not loop._thread.is_alive()
+
+
+def start(engine, name):
+    return begin(engine, name, sampling=LONG)
 
 
 class Gate:
@@ -72,18 +78,6 @@ def gate(monkeypatch, looped, native):
     gate.is_open = True
 
 
-def in_time(work):
-    async def bounded():
-        return await asyncio.wait_for(work, 60)
-
-    return asyncio.run(bounded())
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
 def requests(nano, count=12):
     ids = [nano[1](f"{17 * i}+{23 * i}=")["input_ids"] for i in range(count)]
     return [(prompt, Sampling(max_tokens=5 + i, seed=i, top_p=0.9)) for i, prompt in enumerate(ids)]
@@ -116,42 +110,42 @@ def test_requests_of_several_loops_get_the_same_as_alone(nano, native):
     loop.close()
 
 
-def test_on_token_is_called_in_the_awaiting_loop(looped):
-    seen = []
+def test_on_token_and_changes_of_weights_and_memory_are_in_the_callers_thread(looped, nano):
+    seen, threads, asked = [], set(), requests(nano, 3)
 
     async def main():
         def on_token(*token):
             seen.append((threading.current_thread(), *token))
 
-        done = await looped.generate(
-            Request([5, 6], Sampling(max_tokens=4, ignore_eos=True), request_id="a"), on_token=on_token
-        )
+        done = await begin(looped, "a", sampling=Sampling(max_tokens=4, ignore_eos=True), on_token=on_token)
         assert [token for _, token, _ in seen] == done.token_ids  # the last one too
 
-    in_time(main())
-    assert {thread for thread, *_ in seen} == {threading.current_thread()}
-
-
-def test_cancelled_caller_cancels_its_request(looped, gate):
-    async def main():
-        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
-        await until(lambda: looped.stats()["running"])
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        gate.is_open = True
-        await until(lambda: not looped.stats()["running"] and not looped.stats()["kv_blocks_used"])
+    def buckets():
+        threads.add(threading.current_thread())
+        yield from ({name: tensor} for name, tensor in nano[0].state_dict().items())
 
     in_time(main())
-    assert looped.stats()["generated_tokens"] < 400 and looped.in_flight == 0
+    with pytest.raises(RolloutError, match="request a: token id 99999"):
+        in_time(looped.generate(Request([99_999], LONG, request_id="a")))
+    before = looped.run(asked)
+    looped.sleep()
+    with pytest.raises(RolloutError, match=r"wake\(\)"):
+        looped.run(asked)
+    looped.wake()
+    looped.publish(buckets(), 4)
+    after = looped.run(asked)
+    assert {thread for thread, *_ in seen} == threads == {threading.current_thread()}
+    assert [c.token_ids for c in after] == [c.token_ids for c in before] and after[0].policy_version == 4
 
 
 @pytest.mark.parametrize("change", ["sleep", "publish"])
 def test_engine_can_change_right_after_its_callers_were_cancelled(looped, gate, nano, change):
+    """Their requests are cancelled with them."""
+
     async def main():
         gate.is_open = False
-        tasks = [asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id=str(i)))) for i in range(5)]
-        await until(lambda: looped.stats()["running"])
+        tasks = [start(looped, str(i)) for i in range(5)]
+        await polled(lambda: looped.stats()["running"])
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -161,17 +155,18 @@ def test_engine_can_change_right_after_its_callers_were_cancelled(looped, gate, 
         in_time(main())
         gate.is_open = True
         looped.wake()
-        assert looped.stats()["kv_blocks_used"] == 0
+        assert looped.stats()["kv_blocks_used"] == looped.stats()["running"] == looped.in_flight == 0
+        assert looped.stats()["generated_tokens"] < 5 * 400
         assert len(looped.run(requests(nano, 3))) == 3
 
 
 @pytest.mark.parametrize("is_under_way", [False, True])
 def test_abort_returns_the_tokens_so_far(looped, gate, is_under_way):
     async def main():
-        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
+        task = start(looped, "a")
         await asyncio.sleep(0)  # handed over
         if is_under_way:
-            await until(lambda: looped.stats()["running"])
+            await polled(lambda: looped.stats()["running"])
         looped.abort("never there")
         looped.abort("a")
         gate.is_open = True
@@ -181,77 +176,32 @@ def test_abort_returns_the_tokens_so_far(looped, gate, is_under_way):
     assert done.finish_reason == "abort" and len(done.token_ids) < 400
 
 
-def test_invalid_request_is_named(looped):
-    with pytest.raises(RolloutError, match="request a: token id 99999"):
-        in_time(looped.generate(Request([99_999], LONG, request_id="a")))
-
-
-def test_weights_and_memory_change_between_two_steps_in_the_callers_thread(looped, native, nano):
-    asked = requests(nano, 3)
-    before = looped.run(asked)
-    threads = set()
-
-    def buckets():
-        threads.add(threading.current_thread())
-        yield from ({name: tensor} for name, tensor in nano[0].state_dict().items())
-
-    looped.sleep()
-    with pytest.raises(RolloutError, match=r"wake\(\)"):
-        looped.run(asked)
-    looped.wake()
-    looped.publish(buckets(), 4)
-    after = looped.run(asked)
-    assert threads == {threading.current_thread()}
-    assert [c.token_ids for c in after] == [c.token_ids for c in before] and after[0].policy_version == 4
-
-
 def test_requests_continue_under_weights_published_while_they_run(looped, gate):
     async def main():
-        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
-        await until(lambda: looped.stats()["running"])
+        task = start(looped, "a")
+        await polled(lambda: looped.stats()["running"])
+        await passes(100)  # the loop is responsive during a step
+        assert not task.done()
         looped.publish(None, 1)
         with pytest.raises(RolloutError, match="while requests are running"):
             looped.sleep()
-        gate.is_open = True
-        return await task
-
-    done = in_time(main())
-    assert len(done.token_ids) == 400 and done.token_versions()[-1] == 1 and looped.runs_on
-
-
-def test_no_step_while_the_engine_is_paused(looped, gate):
-    async def main():
-        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
-        await until(lambda: looped.stats()["running"])
-        with looped.standstill() as engine:
+        with looped.standstill() as engine:  # no step while it is paused
             gate.is_open = True
             tokens = engine.stats()["generated_tokens"]
             time.sleep(0.05)
             assert engine.stats()["generated_tokens"] == tokens
         return await task
 
-    assert len(in_time(main()).token_ids) == 400
-
-
-def test_awaiting_loop_stays_responsive(looped, gate):
-    async def main():
-        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
-        await until(lambda: looped.stats()["running"])
-        for _ in range(100):  # during one step
-            await asyncio.sleep(0)
-        assert not task.done()
-        gate.is_open = True
-        return await task
-
-    assert len(in_time(main()).token_ids) == 400
+    done = in_time(main())
+    assert len(done.token_ids) == 400 and done.token_versions()[-1] == 1 and looped.runs_on
 
 
 def test_close_ends_running_requests_with_an_error(looped, gate):
     async def main():
-        tasks = [asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id=name))) for name in "ab"]
+        tasks = [start(looped, name) for name in "ab"]
         await asyncio.sleep(0)  # handed over
         gate.let_few()  # so that the second one is taken in
-        await until(lambda: looped.stats()["running"] == 2)
+        await polled(lambda: looped.stats()["running"] == 2)
         await asyncio.to_thread(looped.close)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -265,29 +215,11 @@ def test_close_ends_running_requests_with_an_error(looped, gate):
     assert looped.in_flight == 0
 
 
-class Blocking:
-    """An engine with one step that ends when the test lets it."""
+class Idle:
+    """An engine that nobody asks for tokens."""
 
     context = vocabulary = 100
-    own_weights, runs_on = True, False
-
-    def __init__(self):
-        self.began, self.go_on = threading.Event(), threading.Event()
-        self.error = None
-        self.orders = []
-
-    async def generate(self, request, on_token=None):
-        self.began.set()
-        self.go_on.wait()
-        return Completion([1], [0.0], "stop")
-
-    def publish(self, weights, version):
-        self.orders.append(version)
-
-    def sleep(self):
-        self.orders.append("sleep")
-
-    wake = sleep
+    own_weights, runs_on, step_deadline_s, error = True, False, 60.0, None
 
     def pause(self):
         pass
@@ -296,14 +228,7 @@ class Blocking:
         return self.error
 
     def renewed(self):
-        return Blocking()
-
-
-@pytest.fixture
-def blocking():
-    engine = Blocking()
-    yield engine
-    engine.go_on.set()
+        return Idle()
 
 
 def test_thread_that_ends_fails_its_requests(nano, native, monkeypatch, caplog):
@@ -314,8 +239,7 @@ def test_thread_that_ends_fails_its_requests(nano, native, monkeypatch, caplog):
     loop = EngineLoop(native)
 
     async def main():
-        calls = [loop.generate(Request([5, 6 + i], LONG, request_id=str(i))) for i in range(3)]
-        return await asyncio.gather(*calls, return_exceptions=True)
+        return await asyncio.gather(*[start(loop, str(i)) for i in range(3)], return_exceptions=True)
 
     errors = in_time(main())
     assert [type(error) for error in errors] == [EngineLost] * 3
@@ -326,21 +250,16 @@ def test_thread_that_ends_fails_its_requests(nano, native, monkeypatch, caplog):
     loop.close()
 
 
-def test_loss_of_the_engine_is_passed_on(blocking):
-    loop = EngineLoop(blocking)
-    assert loop.lost() is None and loop.own_weights and not loop.runs_on
-    blocking.error = "the process is gone"
-    assert loop.lost() == "the process is gone"
-    loop.renewed().close()
-    loop._thread.join(30)
-    assert not loop._thread.is_alive()
-
-
-def test_caller_that_waits_for_another_that_pauses_the_engine_times_out(blocking, monkeypatch):
-    blocking.step_deadline_s = 60.0
-    loop = EngineLoop(blocking)
+def test_caller_that_waits_for_another_times_out_and_loss_of_the_engine_is_passed_on(monkeypatch):
+    engine = Idle()
+    loop = EngineLoop(engine)
     with loop.standstill():
         monkeypatch.setattr(engine_loop, "GRACE_S", -59.4)  # it waits for a step and this
         with pytest.raises(DeadlineError, match=r"paused by another caller for more than 0\.6 s"):
             loop.sleep()
-    loop.close()
+    assert loop.lost() is None and loop.own_weights and not loop.runs_on
+    engine.error = "the process is gone"
+    assert loop.lost() == "the process is gone"
+    loop.renewed().close()
+    loop._thread.join(30)
+    assert not loop._thread.is_alive()

@@ -16,8 +16,8 @@ from burnish.rollout.hosted.engine import HEARTBEAT_S
 from burnish.rollout.hosted.process import CLOSE_S, START_S
 from burnish.rollout.replacing import REPLACING_S, RESTARTS, ReplacingEngine
 from burnish.waits import longest
-from burnish.workers.rollout_metrics import engine_metrics, replica_metrics
-from tests.rollout.renewing import PATIENT_S, in_time, log_is_whole, until
+from burnish.workers.rollouts import engine_metrics, replica_metrics
+from tests.rollout.asking import PATIENT_S, in_time, log_is_whole, passes, polled
 
 
 class Shop:
@@ -25,14 +25,14 @@ class Shop:
 
     def __init__(self):
         self.engines = []
-        self.fates = {}  # number of an engine → "hangs", "dies", "refuses", "is slow"
-        self.opens = threading.Event()  # engines after the first are made once this is set
+        self.fates = {}  # number of an engine → "hangs", "dies", "refuses", "is slow", …
+        self.opens, self.making = threading.Event(), threading.Event()  # new engines are made once the first is set
         self.opens.set()
         self.broken = 0  # new engines that cannot be made
         self.version = 0  # of the weights that new ones have
+        self.kept = False  # whether an engine that dies after a publish has kept the weights
         self.tokens = lambda number, seed: [seed, seed + 1, seed + 2]
         self.told = 3  # tokens that an engine tells of before it hangs
-        self.making = threading.Event()
         self.poison = None  # seed of the request that ends its engine, when that has answered others
 
     def make(self):
@@ -53,21 +53,25 @@ class Fake(RolloutEngine):
         self.requests = self.answered = 0
         self.is_closed = False
 
+    @property
+    def fate(self):
+        return self.shop.fates.get(self.number)
+
     async def generate(self, request, on_token=None):
         self.requests += 1
-        sampling, request_id = request.sampling, request.request_id
-        tokens, fate = self.shop.tokens(self.number, sampling.seed), self.shop.fates.get(self.number)
-        for token in tokens if fate is None else tokens[: self.shop.told]:
-            if on_token is not None:
-                on_token(token, -1.0)
-        if sampling.seed == self.shop.poison:
-            await until(lambda: self.answered > 1)
+        seed, request_id = request.sampling.seed, request.request_id
+        tokens = self.shop.tokens(self.number, seed)
+        told = tokens if self.fate is None else tokens[: self.shop.told]
+        for token in told if on_token is not None else ():
+            on_token(token, -1.0)
+        if seed == self.shop.poison:
+            await polled(lambda: self.answered > 1)
             raise EngineLost(f"request {request_id}: engine {self.number} cannot read it")
-        if fate == "refuses":
+        if self.fate == "refuses":
             raise RolloutError(f"request {request_id}: not this one")
-        if fate == "dies":
+        if self.fate == "dies":
             raise EngineLost(f"request {request_id}: engine {self.number} is dead")
-        if fate in ("hangs", "is slow"):
+        if self.fate in ("hangs", "is slow"):
             loop = asyncio.get_running_loop()
             self.waiting[request_id] = loop, loop.create_future()
             await self.waiting[request_id][1]
@@ -83,7 +87,8 @@ class Fake(RolloutEngine):
         """It fails all it has, as every engine does that is lost."""
         self.why = why
         for request_id, (loop, future) in self.waiting.items():
-            loop.call_soon_threadsafe(_fail, future, EngineLost(f"request {request_id}: {why}"))
+            error = EngineLost(f"request {request_id}: {why}")
+            loop.call_soon_threadsafe(lambda future, error: future.done() or future.set_exception(error), future, error)
 
     def renewed(self):
         self.shop.making.set()
@@ -94,20 +99,20 @@ class Fake(RolloutEngine):
         return self.shop.make()
 
     def publish(self, weights, version):
-        if self.shop.fates.get(self.number) == "dies":
+        if self.fate == "dies":
             raise EngineLost("dead before the first bucket")
         taken = []
         for bucket in weights or ():
             taken.append(bucket)
-            if self.shop.fates.get(self.number) == "dies in a publish":
+            if self.fate == "dies in a publish":
                 raise EngineLost("dead after the first bucket")
-        if self.shop.fates.get(self.number) == "dies after a publish":
+        if self.fate == "dies after a publish":
             self.shop.version = version if self.shop.kept else 0
             raise EngineLost("dead after the last bucket")
         self.orders.append(("publish", version, taken))
 
     def sleep(self):
-        if self.shop.fates.get(self.number) == "cannot sleep":
+        if self.fate == "cannot sleep":
             raise MemoryError("no room to sleep in")
         self.orders.append("sleep")
 
@@ -119,7 +124,7 @@ class Fake(RolloutEngine):
 
     def abort(self, request_id):
         self.aborted.append(request_id)
-        if self.shop.fates.get(self.number) == "is slow":
+        if self.fate == "is slow":
             self.waiting[request_id][1].set_result(None)
 
     def stats(self):
@@ -131,11 +136,6 @@ class Fake(RolloutEngine):
 
     def close(self):
         self.is_closed = True
-
-
-def _fail(future, error):
-    if not future.done():
-        future.set_exception(error)
 
 
 @pytest.fixture
@@ -151,16 +151,28 @@ def replacing(shop):
     engine.close()
 
 
-def seeded(seed):
-    return Sampling(seed=seed)
+def ask(engine, seed, on_token=None, name=None):
+    return engine.generate(Request([1], Sampling(seed=seed), name or str(seed)), on_token)
+
+
+def begin(engine, seed, on_token=None, name=None):
+    return asyncio.create_task(ask(engine, seed, on_token, name))
 
 
 def gathered(engine, count, **how):
     async def all_of_them():
-        calls = [engine.generate(Request([1], seeded(i), request_id=str(i)), **how) for i in range(count)]
-        return await asyncio.gather(*calls, return_exceptions=True)
+        return await asyncio.gather(*[ask(engine, i, **how) for i in range(count)], return_exceptions=True)
 
     return in_time(all_of_them())
+
+
+async def lost_with(shop, replacing, *seeds):
+    """Requests whose engine is lost, while the next one is being made."""
+    shop.fates[0] = "dies"
+    shop.opens.clear()
+    tasks = [begin(replacing, seed) for seed in seeds]
+    await polled(shop.making.is_set)
+    return tasks
 
 
 def hung(shop, number, count):
@@ -179,8 +191,7 @@ def test_engine_lost_by_many_requests_of_several_loops_is_replaced_once(shop, re
 
     def client(own):
         async def mine():
-            calls = [replacing.generate(Request([1], seeded(i), request_id=str(i))) for i in own]
-            return await asyncio.wait_for(asyncio.gather(*calls), PATIENT_S)
+            return await asyncio.wait_for(asyncio.gather(*[ask(replacing, i) for i in own]), PATIENT_S)
 
         found.update(zip(own, asyncio.run(mine()), strict=True))
 
@@ -188,10 +199,10 @@ def test_engine_lost_by_many_requests_of_several_loops_is_replaced_once(shop, re
     for thread in clients:
         thread.start()
     if fate == "hangs":
-        in_time(until(lambda: len(first.waiting) == 30))
+        in_time(polled(lambda: len(first.waiting) == 30))
         assert replacing.in_flight == 30
         first.lose("no sign of life")
-    in_time(until(shop.making.is_set))
+    in_time(polled(shop.making.is_set))
     shop.opens.set()
     for thread in clients:
         thread.join(PATIENT_S)
@@ -215,22 +226,32 @@ def test_ordinary_error_is_raised_to_the_caller_unless_the_engine_is_lost(shop, 
     assert gathered(replacing, 1)[0].token_ids == [0, 1, 2]
 
 
-def test_event_loops_continue_while_a_new_engine_is_made(shop, replacing):
-    shop.fates[0] = "dies"
-    shop.opens.clear()
+def test_callers_wait_for_a_new_engine_and_event_loops_continue(shop, replacing):
+    """The wait of an order is registered."""
+    order = threading.Thread(target=replacing.wake, name="who orders")
 
     async def main():
-        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
-        await until(shop.making.is_set)
-        late = asyncio.create_task(replacing.generate(Request([1], seeded(6), request_id="b")))
-        for _ in range(100):
-            await asyncio.sleep(0)
+        (task,) = await lost_with(shop, replacing, 5)
+        late = begin(replacing, 6)
+        order.start()
+        await passes(100)
+        await polled(lambda: "a new rollout engine in the place of a lost one (who orders)" in map(str, longest()))
+        (wait,) = [wait for wait in longest() if wait.owner == "who orders"]
+        assert wait.kind == "engine" and wait.seconds == pytest.approx(REPLACING_S, abs=60)
         assert not task.done() and not late.done() and replacing.in_flight == 2
+        assert replacing.lost() is None, "a new one is on its way"
+        with pytest.raises(TimeoutError):  # a caller keeps its own limit
+            async with asyncio.timeout(0.01):
+                await ask(replacing, 7)
         shop.opens.set()
         return await task, await late
 
     assert [done.token_ids[0] for done in in_time(main())] == [5, 6]
-    assert replacing.stats()["requests_again"] == 1  # the late one was asked once
+    order.join(PATIENT_S)
+    assert replacing.engine.orders == ["wake"]
+    assert replacing.stats()["requests_again"] == 1 and replacing.in_flight == 0  # the late one was asked once
+    # Start, four calls on a CPU (load, proof, open, sleep), and the end of the lost one.
+    assert START_S + 4 * 2 * HEARTBEAT_S["cpu"] + 7 * CLOSE_S <= REPLACING_S
 
 
 # Giving up
@@ -248,26 +269,23 @@ def test_gives_up_with_all_reasons_in_order(shop, replacing, count):
     assert len(shop.engines) == 1 + RESTARTS and replacing.stats()["replica_restarts"] == RESTARTS
     with pytest.raises(RolloutError, match="engine 3 is dead"):
         replacing.publish(None, 1)
-    assert "given up" in str(gathered(replacing, 1)[0])
+    assert "given up" in str(gathered(replacing, 1)[0]) and "given up" in replacing.lost()
     assert replacing.in_flight == 0
 
 
-def test_completed_request_resets_the_count(shop, replacing):
+def test_completed_request_resets_the_count_and_a_failure_to_make_an_engine_counts(shop, replacing):
     for round_ in range(1, 4):  # each loses as many engines as may be lost
         now = len(shop.engines) - 1
         shop.fates = dict.fromkeys(range(now, now + RESTARTS), "dies")
         assert gathered(replacing, 1)[0].finish_reason == "stop"
         assert replacing.stats()["replica_restarts"] == round_ * RESTARTS
-
-
-def test_failure_to_make_an_engine_counts(shop, replacing):
-    shop.fates[0] = "dies"
-    shop.broken = RESTARTS - 1
+    last = 3 * RESTARTS
+    shop.fates[last], shop.broken = "dies", RESTARTS - 1
     assert gathered(replacing, 1)[0].finish_reason == "stop"
-    shop.fates[1], shop.broken = "dies", RESTARTS
+    shop.fates[last + 1], shop.broken = "dies", RESTARTS
     message = str(gathered(replacing, 1)[0])
-    assert "1. request 0: engine 1 is dead; 2. no new engine could be made: MemoryError: no room; 3. " in message
-    assert len(shop.engines) == 2
+    why = f"1. request 0: engine {last + 1} is dead; 2. no new engine could be made: MemoryError: no room; 3. "
+    assert why in message and len(shop.engines) == last + 2
 
 
 def test_new_engine_that_fails_at_once_is_replaced_and_closed(shop, replacing):
@@ -289,10 +307,11 @@ def test_gives_up_at_the_deadline_of_a_replacement(shop, monkeypatch):
     monkeypatch.setattr(waits, "PAUSE_S", 0.1)  # a single sleep of 0.2 s would count as a pause, again and again
     shop.fates[0] = "dies"
     shop.opens.clear()
-    replacing = ReplacingEngine(shop.make(), replacing_s=0.2)
+    monkeypatch.setattr(replacing_module, "REPLACING_S", 0.2)
+    replacing = ReplacingEngine(shop.make())
     assert "2. no new engine was there after 0.2 s" in str(gathered(replacing, 2)[1])
     shop.opens.set()
-    in_time(until(lambda: len(shop.engines) == 2 and shop.engines[1].is_closed))  # it came too late
+    in_time(polled(lambda: len(shop.engines) == 2 and shop.engines[1].is_closed))  # it came too late
     assert replacing.engine is shop.engines[0]
     replacing.close()
 
@@ -302,10 +321,10 @@ def test_request_that_ends_its_engines_fails_alone(shop, replacing):
     shop.poison = 13
 
     async def main():
-        poison = asyncio.create_task(replacing.generate(Request([1], seeded(13), request_id="poison")))
+        poison = begin(replacing, 13, name="poison")
         answered = 0
         while not poison.done():
-            now = await replacing.generate(Request([1], seeded(2), request_id=f"other {answered}"))
+            now = await ask(replacing, 2, name=f"other {answered}")
             answered += now.finish_reason == "stop"
             await asyncio.sleep(0)
         with pytest.raises(RolloutError) as raised:
@@ -321,78 +340,15 @@ def test_request_that_ends_its_engines_fails_alone(shop, replacing):
     assert replacing.lost() is None and gathered(replacing, 1)[0].finish_reason == "stop"
 
 
-def test_lost_gives_the_reason_once_there_is_no_engine(shop, replacing):
-    shop.fates[0] = "dies"
-    shop.opens.clear()
-
-    async def main():
-        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
-        await until(shop.making.is_set)
-        assert replacing.lost() is None, "a new one is on its way"
-        shop.opens.set()
-        await task
-
-    in_time(main())
-    shop.fates = dict.fromkeys(range(10), "dies")
-    gathered(replacing, 1)
-    assert "given up" in replacing.lost()
-    ended = ReplacingEngine(Fake(shop, 0))
-    ended.close()
-    assert ended.lost() == "the rollout engine has stopped"
-
-
-def test_deadline_of_a_replacement_covers_its_parts():
-    """Start, four calls on a CPU (load, proof, open, sleep), and the end of the lost one."""
-    assert START_S + 4 * 2 * HEARTBEAT_S["cpu"] + 7 * CLOSE_S <= REPLACING_S
-
-
-def test_order_that_waits_for_a_new_engine_is_a_registered_wait(shop, replacing):
-    shop.engines[0].why = "gone"
-    shop.opens.clear()
-    order = threading.Thread(target=replacing.wake, name="who orders")
-    order.start()
-    in_time(until(lambda: "a new rollout engine in the place of a lost one (who orders)" in map(str, longest())))
-    (wait,) = [wait for wait in longest() if wait.owner == "who orders"]
-    assert wait.kind == "engine" and wait.seconds == pytest.approx(REPLACING_S, abs=60)
-    shop.opens.set()
-    order.join(PATIENT_S)
-    assert replacing.engine.orders == ["wake"]
-
-
 # Callers that end meanwhile
 
 
-def test_abort_during_a_replacement_returns_the_tokens_so_far(shop, replacing):
+def test_abort_during_a_replacement_returns_the_tokens_so_far_with_their_versions(shop, replacing):
+    """It began with version 7, got two tokens, then one of version 8; 9 was published while none came."""
     shop.fates[0], shop.told = "hangs", 2
     replacing.publish(None, 7)
     shop.opens.clear()
-
-    async def main():
-        told = []
-        task = asyncio.create_task(
-            replacing.generate(Request([1], seeded(5), request_id="a"), on_token=lambda *token: told.append(token))
-        )
-        other = asyncio.create_task(replacing.generate(Request([1], seeded(6), request_id="b")))
-        await until(shop.making.is_set)
-        replacing.abort("never there")
-        replacing.abort("a")
-        aborted = await task
-        assert not other.done() and told == [(5, -1.0), (6, -1.0)]
-        shop.opens.set()
-        return aborted, await other
-
-    aborted, other = in_time(with_loss(shop, main, 2))
-    assert (aborted.token_ids, aborted.finish_reason, aborted.policy_version) == ([5, 6], "abort", 7)
-    assert other.token_ids == [6, 7, 8]
-    assert replacing.stats()["requests_again"] == 1
-
-
-def test_tokens_of_an_aborted_request_keep_their_versions(shop, replacing):
-    """It began with version 7, got two tokens, then of one of version 8; 9 was published while none came."""
-    shop.fates[0], shop.told = "hangs", 2
-    replacing.publish(None, 7)
-    shop.opens.clear()
-    tells = []
+    tells, told = [], []
     ask = shop.engines[0].generate
 
     async def noted(request, on_token):
@@ -402,22 +358,25 @@ def test_tokens_of_an_aborted_request_keep_their_versions(shop, replacing):
     shop.engines[0].generate = noted
 
     async def main():
-        task = asyncio.create_task(
-            replacing.generate(Request([1], seeded(5), request_id="a"), on_token=lambda *token: None)
-        )
-        await until(hung(shop, 0, 1))
+        task, other = begin(replacing, 5, lambda *token: told.append(token)), begin(replacing, 6)
+        await polled(hung(shop, 0, 2))
         replacing.publish(None, 8)
         await asyncio.sleep(0)
         tells[0](7, -1.0)
         replacing.publish(None, 9)
         shop.engines[0].lose("no sign of life")
-        await until(shop.making.is_set)
-        replacing.abort("a")
-        return await task
+        await polled(shop.making.is_set)
+        replacing.abort("never there")
+        replacing.abort("5")
+        aborted = await task
+        assert not other.done() and told == [(5, -1.0), (6, -1.0), (7, -1.0)]
+        shop.opens.set()
+        return aborted, await other
 
-    aborted = in_time(main())
+    aborted, other = in_time(main())
     assert (aborted.token_ids, aborted.finish_reason) == ([5, 6, 7], "abort")
     assert (aborted.policy_version, aborted.token_versions()) == (7, [7, 7, 8])
+    assert other.token_ids == [6, 7, 8] and replacing.stats()["requests_again"] == 1
 
 
 def test_abort_of_a_request_sent_again_returns_all_tokens_received(shop, replacing):
@@ -428,101 +387,60 @@ def test_abort_of_a_request_sent_again_returns_all_tokens_received(shop, replaci
     seen = []
 
     async def main():
-        task = asyncio.create_task(
-            replacing.generate(Request([1], seeded(5), request_id="a"), on_token=lambda token, _: seen.append(token))
-        )
-        await until(shop.making.is_set)
+        task = begin(replacing, 5, lambda token, _: seen.append(token))
+        await polled(hung(shop, 0, 1))
+        shop.engines[0].lose("no sign of life")
+        await polled(shop.making.is_set)
         shop.told = 2
         shop.opens.set()
-        await until(hung(shop, 1, 1))
-        replacing.abort("a")
+        await polled(hung(shop, 1, 1))
+        replacing.abort("5")
         return await task
 
-    aborted = in_time(with_loss(shop, main, 1))
+    aborted = in_time(main())
     assert aborted.token_ids == seen == [5, 6, 7] and len(aborted.log_probs) == 3
     assert (aborted.finish_reason, aborted.token_versions()) == ("abort", [7, 7, 7])
 
 
-async def with_loss(shop, main, count):
-    """`main`, in which the first engine is lost once it has so many requests."""
-    work = asyncio.create_task(main())
-    await until(hung(shop, 0, count))
-    shop.engines[0].lose("no sign of life")
-    return await work
-
-
-def test_abort_is_left_to_the_engine_until_it_is_lost(shop, replacing):
-    shop.fates[0] = "hangs"
-
-    async def main():
-        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
-        await until(hung(shop, 0, 1))
-        replacing.abort("a")
-        assert shop.engines[0].aborted == ["a"] and not task.done()
-        shop.engines[0].lose("no sign of life")
-        return await task
-
-    assert in_time(main()).finish_reason == "abort"
-    in_time(until(lambda: replacing.engine is not shop.engines[0]))  # which is renewed all the same
-    assert shop.engines[1].requests == 0
-
-
 @pytest.mark.parametrize("when", ["asked", "renewed"])
-def test_cancelled_caller_leaves_the_others(shop, replacing, when):
+def test_callers_that_end_leave_the_others(shop, replacing, when):
+    """One is cancelled, one aborted, which is left to the engine until it is lost."""
     shop.fates[0] = "hangs"
     shop.opens.clear()
 
     async def main():
-        task, other = (
-            asyncio.create_task(replacing.generate(Request([1], seeded(i), request_id=str(i)))) for i in (5, 6)
-        )
-        await until(hung(shop, 0, 2))
+        cancelled, aborted, other = (begin(replacing, seed) for seed in (5, 6, 7))
+        await polled(hung(shop, 0, 3))
         if when == "renewed":
             shop.engines[0].lose("no sign of life")
-            await until(shop.making.is_set)
-        task.cancel()
+            await polled(shop.making.is_set)
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await task
-        assert replacing.in_flight == 1
+            await cancelled
+        assert replacing.in_flight == 2
+        replacing.abort("6")
+        assert shop.engines[0].aborted == (["6"] if when == "asked" else []) and not aborted.done()
         shop.engines[0].lose("no sign of life")
         shop.opens.set()
-        return await other
+        return await aborted, await other
 
-    assert in_time(main()).token_ids == [6, 7, 8]
-    assert replacing.stats()["requests_again"] == 1
-
-
-def test_caller_keeps_its_own_time_limit_during_a_replacement(shop, replacing):
-    shop.fates[0] = "dies"
-    shop.opens.clear()
-
-    async def main():
-        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
-        await until(shop.making.is_set)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await replacing.generate(Request([1], seeded(6), request_id="b"))
-        shop.opens.set()
-        return await task
-
-    assert in_time(main()).token_ids == [5, 6, 7] and replacing.in_flight == 0
+    aborted, other = in_time(main())
+    assert (aborted.finish_reason, aborted.token_ids, other.token_ids) == ("abort", [], [7, 8, 9])
+    assert replacing.stats()["requests_again"] == 1 and shop.engines[1].requests == 1
 
 
 def test_close_during_a_replacement(shop, replacing):
-    shop.fates[0] = "dies"
-    shop.opens.clear()
-
     async def main():
-        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
-        await until(shop.making.is_set)
+        (task,) = await lost_with(shop, replacing, 5)
         closing = asyncio.create_task(asyncio.to_thread(replacing.close))
-        with pytest.raises(RolloutError, match="request a: the rollout engine has stopped"):
+        with pytest.raises(RolloutError, match="request 5: the rollout engine has stopped"):
             await task
         shop.opens.set()
         await closing
 
     in_time(main())
     assert [engine.is_closed for engine in shop.engines] == [True, True]
+    assert replacing.lost() == "the rollout engine has stopped"
     with pytest.raises(RolloutError, match="stopped"):
         replacing.publish(None, 1)
 
@@ -531,40 +449,31 @@ def test_close_during_a_replacement(shop, replacing):
 
 
 @pytest.mark.parametrize("told", [0, 1, 3])
-def test_on_token_is_called_once_per_token(shop, replacing, told):
+def test_on_token_is_called_once_per_token_and_fails_for_others(shop, replacing, told):
     shop.fates[0] = shop.fates[1] = "dies"
     shop.told = told
     seen = []
     done = gathered(replacing, 1, on_token=lambda token, log_prob: seen.append((token, log_prob)))[0]
     assert seen == [(token, -1.0) for token in done.token_ids] == [(0, -1.0), (1, -1.0), (2, -1.0)]
-
-
-def test_caller_that_received_other_tokens_fails(shop, replacing):
-    shop.fates[0], shop.told = "dies", 2
+    shop.fates[2], shop.told = "dies", 2
     shop.tokens = lambda number, seed: [4, 5 + number, 6]
-    seen = []
-    told = gathered(replacing, 1, on_token=lambda token, _: seen.append(token))[0]
-    assert seen == [4, 5] and "samples another token at position 1, which its caller has received" in str(told)
-    assert gathered(replacing, 1)[0].token_ids == [4, 6, 6]  # a request that got no token is not affected
+    seen.clear()
+    failed = gathered(replacing, 1, on_token=lambda token, _: seen.append(token))[0]
+    assert seen == [4, 7] and "samples another token at position 1, which its caller has received" in str(failed)
+    assert gathered(replacing, 1)[0].token_ids == [4, 8, 6]  # a request that got no token is not affected
 
 
 # Orders
 
 
-def test_orders_are_passed_on(shop, replacing):
-    replacing.sleep()
-    replacing.wake()
-    replacing.admit_any_time()
-    replacing.publish([{"w": 1}], 3)
-    replacing.publish(None, 4)
-    assert shop.engines[0].orders == ["sleep", "wake", "any time", ("publish", 3, [{"w": 1}]), ("publish", 4, [])]
+def test_orders_are_passed_on_and_a_lost_engine_is_replaced_before(shop, replacing):
+    """The next one gets again what the first got once and for all."""
     assert (replacing.context, replacing.vocabulary) == (100, 100)
     assert not replacing.own_weights and not replacing.runs_on
-
-
-def test_lost_engine_is_replaced_before_weights_are_published(shop, replacing):
     replacing.admit_any_time()
+    replacing.publish(None, 2)
     replacing.sleep()
+    assert shop.engines[0].orders == ["any time", ("publish", 2, []), "sleep"]
     shop.engines[0].why = "gone"
     replacing.wake()
     shop.engines[1].why = "gone too"
@@ -591,34 +500,28 @@ def test_engine_lost_in_a_publish_is_replaced_by_one_that_gets_all_weights(shop,
     assert replacing.stats()["replica_restarts"] == 2
 
 
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("fate", ["dies in a publish", "dies after a publish"])
+def test_an_iterator_of_buckets_is_not_handed_over_twice(shop, replacing, fate, kept):
+    """One that was read to its end may have been kept, as in files that are written first."""
+    shop.fates[0], shop.kept = fate, kept
+    if fate == "dies after a publish" and kept:
+        replacing.publish(iter(Again()), 3)
+        assert replacing.engine.version == 3 and replacing.engine.orders == []
+    else:
+        with pytest.raises(RolloutError, match="while it loaded the weights of version 3.*publish again") as raised:
+            replacing.publish(iter(Again()), 3)
+        assert not isinstance(raised.value, EngineLost)
+        replacing.publish([{"w": 1}], 3)
+        assert shop.engines[1].orders == [("publish", 3, [{"w": 1}])]
+    assert replacing.stats()["replica_restarts"] == 1
+
+
 def test_gives_up_engines_lost_in_every_publish(shop, replacing):
     shop.fates = dict.fromkeys(range(10), "dies in a publish")
     with pytest.raises(RolloutError, match=r"given up\. .* 4\. dead after the first bucket"):
         replacing.publish(Again(), 3)
     assert len(shop.engines) == 1 + RESTARTS
-
-
-def test_iterator_of_buckets_is_not_handed_over_twice(shop, replacing):
-    shop.fates[0] = "dies in a publish"
-    with pytest.raises(RolloutError, match="while it loaded the weights of version 3.*publish again") as raised:
-        replacing.publish(({"w": i} for i in range(2)), 3)
-    assert not isinstance(raised.value, EngineLost)
-    replacing.publish([{"w": 1}], 3)
-    assert shop.engines[1].orders == [("publish", 3, [{"w": 1}])]
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_engine_lost_after_the_last_bucket_may_have_kept_them(shop, replacing, kept):
-    """As one does that writes them into files first."""
-    shop.fates[0] = "dies after a publish"
-    shop.kept = kept
-    if kept:
-        replacing.publish([{"w": 1}], 3)
-        assert replacing.engine.version == 3 and replacing.engine.orders == []
-    else:
-        with pytest.raises(RolloutError, match="publish again"):
-            replacing.publish(iter([{"w": 1}]), 3)
-    assert replacing.stats()["replica_restarts"] == 1
 
 
 # Figures

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from burnish.errors import EngineLost, RolloutError
-from burnish.rollout.base import Request, Sampling
+from burnish.rollout.base import Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
-from burnish.rollout.native.flight import Stuck
+from burnish.rollout.native.runner import Stuck
 from burnish.rollout.replacing import ReplacingEngine
-from tests.rollout.renewing import PATIENT_S, in_time, log_is_whole, until
+from tests.rollout.asking import PATIENT_S, in_time, log_is_whole, polled, start
 
 KERNELS = Stuck("the rollout engine is stuck: the kernels of a step have not ended within 300 s")
 ENDED = SystemExit("enough")
@@ -154,15 +154,9 @@ def test_abort_and_cancel_during_a_replacement(replacing, module, tokenizer, mon
     lose(monkeypatch, engine, error, 4, 3)
 
     async def main():
-        tasks = [
-            asyncio.create_task(
-                engine.generate(
-                    Request(*ask, request_id=str(i)), (lambda token, _: received.append(token)) if i == 2 else None
-                )
-            )
-            for i, ask in enumerate(requests(3))
-        ]
-        await until(making.is_set)
+        listeners = [None, None, lambda token, _: received.append(token)]
+        tasks = [start(engine, str(i), *ask, on_token=listeners[i]) for i, ask in enumerate(requests(3))]
+        await polled(making.is_set)
         engine.abort("0")
         tasks[1].cancel()
         aborted = await tasks[0]

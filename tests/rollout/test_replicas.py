@@ -8,6 +8,7 @@ import pytest
 from burnish.errors import NotAvailable, RolloutError, WorkerError
 from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 from burnish.rollout.replicas import ReplicaAnswer, ReplicaLimits, Replicas, Router
+from tests.rollout.asking import in_time, start
 
 SAMPLING = Sampling(max_tokens=3)
 
@@ -15,16 +16,15 @@ SAMPLING = Sampling(max_tokens=3)
 # Who samples what
 
 
-def test_prompts_in_turn_go_to_replicas_in_turn():
-    router = Router(3)
-    assert [router.begin((uid, 0, 0)) for uid in range(6)] == [0, 1, 2, 0, 1, 2]
-
-
-def test_all_samples_of_a_prompt_go_to_one_replica():
+def test_prompts_in_turn_go_to_replicas_in_turn_and_all_samples_of_one_together():
     router = Router(4)
-    places = {uid: {router.begin((uid, sample, 0)) for sample in range(8)} for uid in range(8)}
-    assert all(len(place) == 1 for place in places.values())
+    assert [{router.begin((uid, sample, 0)) for sample in range(8)} for uid in range(8)] == [{0}, {1}, {2}, {3}] * 2
     assert [load.own for load in router.loads] == [16] * 4
+    for uid, count in itertools.product(range(7), (1, 2, 5)):  # also routers that know nothing of one another
+        assert {Router(count).begin((uid, 0, 0)) for _ in range(3)} == {uid % count}
+    shares = [Router(4) for _ in range(2)]  # each with half of a batch
+    places = [shares[uid // 8].begin((uid, 0, 0)) for uid in range(16)]
+    assert [places.count(place) for place in range(4)] == [4] * 4
 
 
 def test_a_prompt_that_would_overload_its_replica_moves_to_the_least_loaded():
@@ -45,7 +45,7 @@ def test_turns_stay_where_the_trajectory_is_however_busy_that_is():
     assert router.begin((7, 1, 0)) != home  # another sample of the same prompt
 
 
-def test_the_least_loaded_counts_what_others_ask_too():
+def test_the_least_loaded_counts_what_others_ask_and_own_requests_once():
     router = Router(3)
     for uid in range(3):
         assert router.begin((uid, 0, 0)) == uid
@@ -55,29 +55,12 @@ def test_the_least_loaded_counts_what_others_ask_too():
     assert router.begin((30, 0, 0)) == 2
     router.end(2, load=99)
     assert router.begin((31, 0, 0)) == 1
-
-
-def test_own_requests_are_not_counted_twice():
     router = Router(2)
     for sample in range(5):
         router.begin((0, sample, 0))
-    router.end(0, load=4)  # our own four that are left
-    assert router.loads[0].total == 4
-    router.end(0, load=9)
-    assert router.loads[0].total == 3 + 6
-    router.end(0, None)  # one that failed tells nothing
-    assert router.loads[0].total == 2 + 6
-
-
-def test_routers_that_know_nothing_of_one_another_agree_about_a_prompt():
-    for uid, count in itertools.product(range(7), (1, 2, 5)):
-        routers = [Router(count) for _ in range(3)]
-        assert {router.begin((uid, 0, 0)) for router in routers} == {uid % count}
-    shares = [Router(4) for _ in range(2)]  # each with half of a batch
-    total = [0] * 4
-    for uid in range(16):
-        total[shares[uid // 8].begin((uid, 0, 0))] += 1
-    assert total == [4] * 4
+    for load, total in ((4, 4), (9, 3 + 6), (None, 2 + 6)):  # our own four; six of others; a failure tells nothing
+        router.end(0, load)
+        assert router.loads[0].total == total
 
 
 def test_what_has_ended_is_forgotten():
@@ -111,7 +94,7 @@ def test_prompts_of_training_and_of_validation_have_uids_of_their_own():
 class FakePeer:
     """Answers with its own name's number; `fails` or waits where told to."""
 
-    def __init__(self, number, context=50, fails=None, waits=False):
+    def __init__(self, number=0, context=50, fails=None, waits=False):
         self.name, self.number, self.context, self.fails = f"replica {number}", number, context, fails
         self.calls, self.aborted, self.released = [], [], asyncio.Event()
         if not waits:
@@ -131,11 +114,8 @@ class FakePeer:
         return ReplicaAnswer(Completion([self.number], [-0.5], "stop", None, 3), 0)
 
 
-def in_time(work):
-    async def bounded():
-        return await asyncio.wait_for(work(), 20)
-
-    return asyncio.run(bounded())
+def over(*peers):
+    return Replicas(peers, 50, 300)
 
 
 def test_a_request_arrives_as_it_is_and_so_does_the_answer():
@@ -143,25 +123,25 @@ def test_a_request_arrives_as_it_is_and_so_does_the_answer():
         peers = [FakePeer(0), FakePeer(1, context=40)]
         replicas = await Replicas.over(peers)
         assert (replicas.context, replicas.vocabulary) == (40, 300) and isinstance(replicas, RolloutEngine)
-        done = await replicas.generate(Request([7, 8], SAMPLING, request_id="train/1.0.0", order=(1, 0, 0)))
+        done = await replicas.generate(Request([7, 8], SAMPLING, "train/1.0.0", (1, 0, 0)))
         assert peers[1].calls == [(Request([7, 8], SAMPLING, "train/1.0.0", (1, 0, 0)),)]
         assert done == Completion([1], [-0.5], "stop", None, 3)
         assert replicas.stats() == {"requests": 1, "aborted": 0, "in_flight": 0}
 
-    in_time(main)
+    in_time(main())
 
 
 def test_trajectories_of_several_turns_run_concurrently():
     async def main():
         peers = [FakePeer(number) for number in range(3)]
-        replicas = Replicas(peers, 50, 300)
+        replicas = over(*peers)
 
         async def trajectory(uid, sample, name="train"):
-            orders = [(uid, sample, turn) for turn in range(4)]
-            calls = [
-                Request([5], SAMPLING, f"{name}/{uid}.{sample}.{turn}/text", order) for turn, order in enumerate(orders)
-            ]
-            return {(await replicas.generate(call)).token_ids[0] for call in calls}
+            found = set()
+            for turn in range(4):
+                request = Request([5], SAMPLING, f"{name}/{uid}.{sample}.{turn}/text", (uid, sample, turn))
+                found.add((await replicas.generate(request)).token_ids[0])
+            return found
 
         found = await asyncio.gather(*[trajectory(uid, sample) for uid in range(6) for sample in range(2)])
         assert all(len(places) == 1 for places in found) and found[::2] == found[1::2]
@@ -172,29 +152,24 @@ def test_trajectories_of_several_turns_run_concurrently():
         replicas.forget(range(6), "train")
         assert len(replicas.router) == 0
 
-    in_time(main)
+    in_time(main())
 
 
-@pytest.mark.parametrize("prompt,said", [([], "empty"), ([5] * 50, "50 tokens"), ([300], "token id 300")])
-def test_what_no_replica_could_take_is_refused_here(prompt, said):
-    async def main():
-        peer = FakePeer(0)
-        with pytest.raises(RolloutError, match=f"request a: .*{said}"):
-            await Replicas([peer], 50, 300).generate(Request(prompt, SAMPLING, request_id="a"))
-        assert not peer.calls
-
-    in_time(main)
-
-
-def test_token_callbacks_are_refused_for_remote_replicas():
-    async def main():
-        replicas = Replicas([FakePeer(0)], 50, 300)
-        with pytest.raises(NotAvailable, match="one by one"):
-            await replicas.generate(Request([5], SAMPLING, request_id="a"), on_token=print)
-        with pytest.raises(NotAvailable, match="images"):
-            await replicas.generate(Request([5], SAMPLING, request_id="a", images=["cat"]))
-
-    in_time(main)
+@pytest.mark.parametrize(
+    ("prompt", "images", "on_token", "error", "message"),
+    [
+        ([], (), None, RolloutError, "request a: .*empty"),
+        ([5] * 50, (), None, RolloutError, "request a: .*50 tokens"),
+        ([300], (), None, RolloutError, "request a: .*token id 300"),
+        ([5], (), print, NotAvailable, "one by one"),
+        ([5], ["cat"], None, NotAvailable, "images"),
+    ],
+)
+def test_what_no_replica_could_take_is_refused_here(prompt, images, on_token, error, message):
+    peer = FakePeer()
+    with pytest.raises(error, match=message):
+        in_time(over(peer).generate(Request(prompt, SAMPLING, "a", images=images), on_token))
+    assert not peer.calls
 
 
 class Died(WorkerError):
@@ -211,29 +186,26 @@ class Died(WorkerError):
     ],
 )
 def test_what_a_replica_raises_rises_at_the_caller(fails, kind, said):
-    async def main():
-        replicas = Replicas([FakePeer(0, fails=fails)], 50, 300)
-        with pytest.raises(kind, match=said):
-            await replicas.generate(Request([5], SAMPLING, request_id="a", order=(0, 0, 0)))
-        assert replicas.stats()["in_flight"] == 0 and replicas.router.loads[0].total == 0
-
-    in_time(main)
+    replicas = over(FakePeer(fails=fails))
+    with pytest.raises(kind, match=said):
+        in_time(replicas.generate(Request([5], SAMPLING, "a", (0, 0, 0))))
+    assert replicas.stats()["in_flight"] == 0 and replicas.router.loads[0].total == 0
 
 
 def test_a_caller_that_gives_up_ends_the_request_on_its_replica():
     async def main():
         peers = [FakePeer(0, waits=True), FakePeer(1, waits=True)]
-        replicas = Replicas(peers, 50, 300)
-        task = asyncio.create_task(replicas.generate(Request([5], SAMPLING, request_id="a", order=(1, 0, 0))))
+        replicas = over(*peers)
+        task = start(replicas, "a", order=(1, 0, 0))
         await asyncio.sleep(0)
         with pytest.raises(RolloutError, match="request a is already running"):
-            await replicas.generate(Request([5], SAMPLING, request_id="a"))
+            await start(replicas, "a")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)  # after which the loop may end
         assert task.cancelled() and (peers[0].aborted, peers[1].aborted) == ([], ["a"])
         assert replicas.router.loads[1].total == 0 and replicas.stats()["in_flight"] == 0
 
-    in_time(main)
+    in_time(main())
 
 
 def test_giving_up_does_not_wait_for_a_replica_that_hangs(monkeypatch):
@@ -241,21 +213,19 @@ def test_giving_up_does_not_wait_for_a_replica_that_hangs(monkeypatch):
         async def call(self, method, *args, **kwargs):
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("burnish.rollout.replicas.ABORT_S", 0.05)
-
     async def main():
-        replicas = Replicas([Hangs(0)], 50, 300)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(replicas.generate(Request([5], SAMPLING, request_id="a")), 0.05)
+            await asyncio.wait_for(start(over(Hangs()), "a"), 0.05)
 
-    in_time(main)
+    monkeypatch.setattr("burnish.rollout.replicas.ABORT_S", 0.05)
+    in_time(main())
 
 
-def test_abort_is_passed_on():
+def test_abort_is_passed_on_and_the_rest_is_the_groups_business():
     async def main():
-        peer = FakePeer(0, waits=True)
-        replicas = Replicas([peer], 50, 300)
-        task = asyncio.create_task(replicas.generate(Request([5], SAMPLING, request_id="a")))
+        peer = FakePeer(waits=True)
+        replicas = over(peer)
+        task = start(replicas, "a")
         await asyncio.sleep(0)
         replicas.abort("never there")
         replicas.abort("a")
@@ -264,12 +234,8 @@ def test_abort_is_passed_on():
         peer.released.set()
         await task
         assert peer.aborted == ["a"] and replicas.stats()["aborted"] == 1
+        for call in (replicas.sleep, replicas.wake, lambda: replicas.publish(None, 1)):
+            with pytest.raises(RolloutError, match="their own worker group"):
+                call()
 
-    in_time(main)
-
-
-def test_weights_and_memory_are_the_groups_business():
-    replicas = Replicas([FakePeer(0)], 50, 300)
-    for call in (replicas.sleep, replicas.wake, lambda: replicas.publish(None, 1)):
-        with pytest.raises(RolloutError, match="their own worker group"):
-            call()
+    in_time(main())

@@ -46,11 +46,9 @@ def test_found_at_the_completing_token(text, stops, expected):
 
 
 def test_broken_bytes_do_not_hide_a_later_stop():
-    matcher = StopMatcher(TOKENIZER, ("stop",))
-    lone = TOKENIZER("é", add_special_tokens=False)["input_ids"][0]
-    assert [matcher.push(lone) for _ in range(50)] == [None] * 50
-    found = [matcher.push(i) for i in TOKENIZER("a stop", add_special_tokens=False)["input_ids"]]
-    assert found == [None] * 5 + ["stop"]
+    for broken, stop in ((b"\xc3" * 50 + b"a ", "stop"), (b"\x98\x98", "😀")):
+        matcher, ids = StopMatcher(TOKENIZER, (stop,)), byte_ids(broken + stop.encode())
+        assert [matcher.push(i) for i in ids] == [None] * (len(ids) - 1) + [stop]
 
 
 @settings(deadline=None)
@@ -62,11 +60,6 @@ def test_agrees_with_searching_the_whole_text(text, stops):
     match = first_match(text, stops)
     assert (match and match[0]) == expected
     assert match is None or match[1] in prefixes[match[0]]
-
-
-def test_a_character_after_broken_bytes_is_found():
-    matcher = StopMatcher(TOKENIZER, ("😀",))
-    assert [matcher.push(i) for i in byte_ids(b"\x98\x98" + "😀".encode())] == [None] * 5 + ["😀"]
 
 
 def test_a_stop_string_before_half_a_character_is_found_at_once():

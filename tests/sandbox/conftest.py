@@ -5,6 +5,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,14 +56,11 @@ def children(pid: int) -> list[int]:
     return [int(word) for words in found for word in words]
 
 
-def marked_processes() -> list[str]:
-    """Command lines of this machine's processes that hold the mark."""
+def marked_processes() -> list[Path]:
+    """Of this machine's processes whose command lines hold the mark: their folders in /proc."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = path.read_bytes().decode(errors="replace")
-        except OSError:  # it has just ended
-            continue
-        if MARK in text:
-            found.append(text)
+        with suppress(OSError):  # it has just ended
+            if MARK.encode() in path.read_bytes():
+                found.append(path.parent)
     return found

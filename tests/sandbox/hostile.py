@@ -62,16 +62,8 @@ SLOW = Limits(seconds=4.0, memory_mb=128)
 
 HOSTILE: dict[str, Hostile] = {
     # using things up
-    "fork bomb": Hostile("""
-import os
-while True: os.fork()
-""", ("finished", "timeout", "memory"), failed),
-    "stubborn fork bomb": stuck("""
-import os
-while True:
-    try: os.fork()
-    except OSError: pass
-"""),
+    "fork bomb": Hostile("import os\nwhile True: os.fork()", ("finished", "timeout", "memory"), failed),
+    "stubborn fork bomb": stuck("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"),
     "fork bomb of dying parents": Hostile("""
 import os
 while True:
@@ -80,10 +72,7 @@ while True:
         os.setsid()
     except OSError: pass
 """, ("finished",)),
-    "memory in one process": Hostile("""
-x = []
-while True: x.append(b'x' * 2**20)
-""", ("memory",), limits=SLOW),
+    "memory in one process": Hostile("x = []\nwhile True: x.append(b'x' * 2**20)", ("memory",), limits=SLOW),
     "memory in one piece": Hostile("x = b'x' * 2**40", ENDED, lambda outcome: "MemoryError" in outcome.stderr),
     "memory spread over children": Hostile("""
 import os, time
@@ -124,19 +113,13 @@ try:
 except OSError: print(i)
 """, ("finished", "timeout"), lambda outcome: outcome.status == "timeout" or int(outcome.stdout) < 10000),
     "endless output": Hostile("while True: print('x' * 9999)", ("output",), limits=SLOW),
-    "endless errors": Hostile("""
-import sys
-while True: sys.stderr.write('x' * 9999)
-""", ("output",), limits=SLOW),
+    "endless errors": Hostile("import sys\nwhile True: sys.stderr.write('x' * 9999)", ("output",), limits=SLOW),
     "output by many": Hostile("""
 import os
 for _ in range(4): os.fork()
 while True: print('x' * 9999)
 """, ("output",), limits=SLOW),
-    "endless sleep": stuck("""
-import time
-time.sleep(999)
-"""),
+    "endless sleep": stuck("import time\ntime.sleep(999)"),
     "memory in sockets and pipes": Hostile(ATTEMPT + """
 import ctypes, socket
 pair = socket.socketpair()
@@ -183,11 +166,7 @@ call('syncfs', 0)
 call('syscall', 206 if os.uname().machine == 'x86_64' else 0, 1, ctypes.byref(ctypes.c_void_p()))
 """, ENDED, harmless),
     "endless loop": stuck("while True: pass"),
-    "endless loop in children": stuck("""
-import os, time
-for _ in range(3): os.fork()
-while True: pass
-"""),
+    "endless loop in children": stuck("import os, time\nfor _ in range(3): os.fork()\nwhile True: pass"),
     "endless loop in children nobody waits for": stuck("""
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -198,14 +177,8 @@ while True:
         os._exit(0)
     time.sleep(0.05)
 """),
-    "waiting for input that ended": stuck("""
-import sys
-while True: sys.stdin.read()
-"""),
-    "stopping itself": stuck("""
-import os, signal
-os.kill(os.getpid(), signal.SIGSTOP)
-"""),
+    "waiting for input that ended": stuck("import sys\nwhile True: sys.stdin.read()"),
+    "stopping itself": stuck("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"),
     "deep recursion": Hostile("""
 import sys
 sys.setrecursionlimit(2**31 - 1)
@@ -224,10 +197,7 @@ import threading, time
 for _ in range(999): threading.Thread(target=time.sleep, args=(9,)).start()
 """, ("finished", "timeout"), failed),
     "a huge integer": Hostile("print(len(str(10 ** 10 ** 8)))", ("timeout", "memory", "finished"), failed),
-    "a regular expression that never ends": stuck("""
-import re
-re.match('(a+)+b', 'a' * 99)
-"""),
+    "a regular expression that never ends": stuck("import re\nre.match('(a+)+b', 'a' * 99)"),
     "large input that is not read": Hostile("print('done')", ENDED, lambda o: o.stdout == "done\n", stdin="x" * 2**23),
     # getting out
     "writing outside": Hostile(ATTEMPT + """
@@ -282,11 +252,7 @@ attempt('test', lambda: os.kill(PID, 9))
 attempt('test group', lambda: os.killpg(PID, 9))
 for number in (1, 15, 9, 19): os.kill(os.getppid(), number)
 """, ENDED, harmless),
-    "signals to all": Hostile("""
-import os, signal
-os.kill(-1, signal.SIGKILL)
-print('alive')
-""", ENDED),
+    "signals to all": Hostile("import os, signal\nos.kill(-1, signal.SIGKILL)\nprint('alive')", ENDED),
     "deaf to signals": stuck("""
 import signal
 for number in range(1, 65):
@@ -294,11 +260,7 @@ for number in range(1, 65):
     except (OSError, ValueError): pass
 while True: pass
 """),
-    "leaving at once": Hostile("""
-import os
-print('passed')
-os._exit(0)
-""", ENDED, harmless),
+    "leaving at once": Hostile("import os\nprint('passed')\nos._exit(0)", ENDED, harmless),
     "a daemon": Hostile("""
 import os, subprocess, sys
 if os.fork(): os._exit(0)
@@ -311,11 +273,7 @@ import os, subprocess, sys, time
 subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(999)', MARK], start_new_session=True)
 time.sleep(0.3)
 """, ENDED, harmless),
-    "closing everything": stuck("""
-import os, time
-os.closerange(0, 99)
-while True: time.sleep(1)
-"""),
+    "closing everything": stuck("import os, time\nos.closerange(0, 99)\nwhile True: time.sleep(1)"),
     "raising limits": Hostile(ATTEMPT + """
 import resource
 for name in ('AS', 'CPU', 'NPROC', 'FSIZE', 'NOFILE', 'CORE'):

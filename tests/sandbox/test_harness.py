@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from burnish.rewards.code_names import names_in
+from burnish.rewards.code_tests import names_in
 from burnish.sandbox import Limits, Outcome
 from burnish.sandbox.harness import HarnessJob, HarnessVerdict, harness_source
 from burnish.sandbox.harness.candidate import usual_names
 from burnish.sandbox.harness.solution import refresh
 from burnish.sandbox.harness.tester import same_value
-from burnish.sandbox.harness.wire import Wire
+from burnish.sandbox.harness.wire import HarnessPeer
 from burnish.sandbox.local import LocalSandbox
 
 DATA = [
@@ -38,7 +38,10 @@ DATA = [
 ]  # fmt: skip
 
 
-class Plain(Wire):
+class Plain(HarnessPeer):
+    def __init__(self):
+        """Without a pipe."""
+
     def reference(self, value):
         return ["left to the side", repr(value)]
 
@@ -48,16 +51,24 @@ class Plain(Wire):
 
 @pytest.mark.parametrize("value", DATA, ids=lambda value: type(value).__name__)
 def test_data_comes_through_the_wire_as_it_was(value):
-    form = json.loads(json.dumps(Plain().encode(value)))
-    back = Plain().decode(form)
+    back = through(value)
     assert back == value and type(back) is type(value)
 
 
-def test_nan_and_factories_come_through():
-    assert math.isnan(Plain().decode(json.loads(json.dumps(Plain().encode(math.nan)))))
-    counts = Plain().decode(Plain().encode(collections.defaultdict(int)))
-    assert counts["missing"] == 0
-    assert Plain().decode(Plain().encode(collections.defaultdict(lambda: 5))).default_factory is None
+def through(value):
+    return Plain().decode(json.loads(json.dumps(Plain().encode(value))))
+
+
+def test_special_values_come_through():
+    assert math.isnan(through(math.nan))
+    assert through(collections.defaultdict(int))["missing"] == 0
+    assert through(collections.defaultdict(lambda: 5)).default_factory is None
+    point = through(collections.namedtuple("point", "x y")(1, 2))
+    assert point == (1, 2) and point.y == 2
+    numpy = pytest.importorskip("numpy")
+    array = numpy.array([[1.5, 2.0]], dtype="float32")
+    assert through(array).dtype == array.dtype and (through(array) == array).all()
+    assert Plain().encode([numpy.int64(3), numpy.float64(0.5), numpy.bool_(True)]) == ["list", 3, 0.5, True]
 
 
 def test_of_a_subclass_only_the_plain_value_goes_over():
@@ -71,19 +82,8 @@ def test_of_a_subclass_only_the_plain_value_goes_over():
         def __iter__(self):
             return iter(["never"])
 
-    point = collections.namedtuple("point", "x y")(1, 2)
-    assert type(Plain().decode(Plain().encode(Odd(7)))) is int
-    assert Plain().decode(Plain().encode(Pair([1, 2]))) == [1, 2]
-    back = Plain().decode(Plain().encode(point))
-    assert back == (1, 2) and back.y == 2
-
-
-def test_numbers_and_arrays_of_numpy_come_through():
-    numpy = pytest.importorskip("numpy")
-    array = numpy.array([[1.5, 2.0]], dtype="float32")
-    back = Plain().decode(json.loads(json.dumps(Plain().encode(array))))
-    assert back.dtype == array.dtype and (back == array).all()
-    assert Plain().encode([numpy.int64(3), numpy.float64(0.5), numpy.bool_(True)]) == ["list", 3, 0.5, True]
+    assert type(through(Odd(7))) is int
+    assert through(Pair([1, 2])) == [1, 2]
 
 
 @pytest.mark.parametrize("value", [object(), print, lambda: 0, iter([]), Plain, sys])
@@ -107,14 +107,12 @@ def test_forms_that_no_honest_side_writes_are_refused(form):
 
 
 def test_changes_are_made_in_the_containers_themselves():
-    inner = [1]
+    inner, queue = [1], collections.deque([1])
     outer = {"a": inner, "b": {1}}
     refresh(outer, {"a": [1, 2], "c": 3})
-    assert outer == {"a": [1, 2], "c": 3} and outer["a"] is inner
-    queue = collections.deque([1])
     refresh(queue, collections.deque([1, 2]))
     refresh(inner, (5,))  # not its kind: left alone
-    assert list(queue) == [1, 2] and inner == [1, 2]
+    assert outer == {"a": [1, 2], "c": 3} and outer["a"] is inner == [1, 2] and list(queue) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -130,15 +128,11 @@ def test_values_of_calls_are_compared_as_json_can_tell(got, expected, same):
 
 
 def test_usual_names_are_those_that_a_solution_lacks():
-    source = (
-        "from math import sqrt\nimport re\nown = 1\ndef f(x: List[int]): return deque(x), sqrt, len, own, math.pi, re"
-    )
+    source = "from math import sqrt\nimport re\nown = 1\ndef f(x: List[int]): return deque(x), sqrt, len, own, math, re"
     assert usual_names(source) == {"List": typing.List, "deque": collections.deque, "math": math}  # noqa: UP006
 
 
-def judged(
-    sandbox: LocalSandbox, solution: str, *programs: str, graded: int = 99, seconds: float = 10
-) -> HarnessVerdict:
+def judged(sandbox: LocalSandbox, solution: str, *programs: str, graded: int = 99, seconds: float = 10):
     names = names_in(programs)
     tests = [{"program": program, "take": names.take, "give": names.give} for program in programs]
     job = HarnessJob(solution, tests, names.modules, graded=graded)
@@ -150,18 +144,20 @@ def passes(verdict: HarnessVerdict, count: int) -> bool:
     return verdict == HarnessVerdict((True,) * count)
 
 
+def all_pass(sandbox: LocalSandbox, solution: str, programs: list[str]) -> bool:
+    return passes(judged(sandbox, solution, *programs), len(programs))
+
+
 def test_functions_take_and_give_data(sandbox):
-    solution = (
-        "from fractions import *\ndef same(*a, **k): return (a, k)\ndef half(x): return Fraction(x, 2)\nLIMIT = 5"
-    )
-    assert passes(judged(sandbox, solution, *[
+    solution = "from fractions import *\ndef same(*a, **k): return a, k\ndef half(x): return Fraction(x, 2)\nLIMIT = 5"
+    assert all_pass(sandbox, solution, [
         "assert same(1, [2], a={3}) == ((1, [2]), {'a': {3}})",
         "from fractions import Fraction as F\nassert half(3) == F(3, 2) and half(3) + 1 == 2.5",
         "assert LIMIT == 5 and same.__name__ == 'same'",
         "assert same(10**5000)[0][0] == 10**5000 and same(int)[0] == (int,)",
         "assert sys.getsizeof(same(1)[0]) == sys.getsizeof((1,))",
         "check = lambda candidate: candidate(1) == ((1,), {})\nassert check(same)",
-    ]), 6)  # fmt: skip
+    ])  # fmt: skip
 
 
 def test_arguments_changed_in_place_are_seen(sandbox):
@@ -169,12 +165,12 @@ def test_arguments_changed_in_place_are_seen(sandbox):
         "def f(x, y=None):\n    x.sort()\n    if y is not None: y['n'] = x.pop()\n"
         "def g(m):\n    m[0].append(9)\ndef h(t): t[0].add(1)"
     )
-    assert passes(judged(sandbox, solution, *[
+    assert all_pass(sandbox, solution, [
         "x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]",
         "x, y = [2, 1], {}\nf(x, y=y)\nassert x == [1] and y == {'n': 2}",
         "m = [[], []]\nrow = m[0]\ng(m)\nassert row == [9] and m == [[9], []]",
         "s = set()\nh((s,))\nassert s == {1}",
-    ]), 4)  # fmt: skip
+    ])  # fmt: skip
 
 
 def test_errors_are_those_that_the_solution_raises(sandbox):
@@ -183,13 +179,13 @@ def test_errors_are_those_that_the_solution_raises(sandbox):
         "def f(kind, *a): raise {'v': ValueError, 'm': Mine, 'd': Deeper, 'k': KeyError}[kind](*a)\n"
         "def g(): return {}['x']"
     )
-    assert passes(judged(sandbox, solution, *[
+    assert all_pass(sandbox, solution, [
         "try: f('v', 'no', 3)\nexcept ValueError as e: assert e.args == ('no', 3)\nelse: assert False",
         "try: f('d')\nexcept Mine: pass\nelse: assert False",
         "try: f('d')\nexcept LookupError: pass\nelse: assert False",
         "try: g()\nexcept KeyError as e: assert e.args == ('x',)\nelse: assert False",
         "try: f('m')\nexcept (ValueError, Deeper): assert False\nexcept Mine as e: assert isinstance(e, Mine)",
-    ]), 5)  # fmt: skip
+    ])  # fmt: skip
 
 
 def test_objects_can_be_used(sandbox):
@@ -225,7 +221,7 @@ def match(p, s): return re.match(p, s)
 def swap(p): return Pair(p.b, p.a)
 def link(): return Stack
 """
-    assert passes(judged(sandbox, solution, *[
+    assert all_pass(sandbox, solution, [
         "s = Stack()\ns.push(1).push([2])\nassert s.size == 2 and len(s) == 2 and s[1] == [2] and s[0:1] == [1]\n"
         "assert list(s) == [1, [2]] and 1 in s and 3 not in s and str(s) == 'Stack[1, [2]]' and s.pop() == [2]",
         "s = Stack()\ns.size = 9\nassert s.size == 9 and isinstance(s, Stack) and not isinstance(3, Stack)\n"
@@ -241,31 +237,23 @@ def link(): return Stack
         "assert not hasattr(Stack(), '__array_interface__') and vars(Stack()) == {'items': []}",
         "assert match('a+', 'aab') and not match('b', 'a') and match('a+', 'aab').group() == 'aa'",
         "assert link()().push(4).items == [4] and link() is Stack and {Stack: 1}[link()] == 1",
-    ]), 12)  # fmt: skip
+    ])  # fmt: skip
 
 
 def test_functions_of_the_test_can_be_called_by_the_solution(sandbox):
-    solution = (
-        "def apply(f, xs): return [f(x) for x in xs]\ndef twice(f): return lambda x: f(f(x))\ndef fib(n): return n"
-    )
-    assert passes(judged(sandbox, solution, *[
+    solution = "def apply(f, xs): return [f(x) for x in xs]\ndef twice(f): return lambda x: f(f(x))\nfib = lambda n: n"
+    assert all_pass(sandbox, solution, [
         "assert apply(lambda x: x * 2, [1, 2]) == [2, 4] and apply(len, ['a', '']) == [1, 0]",
         "assert apply(str, [1]) == ['1'] and twice(lambda x: x + 1)(3) == 5",
         "assert apply(lambda x: fib(x) + 1, [1, 2]) == [2, 3]",
         "def bad(x): raise KeyError(x)\n"
         "try: apply(bad, [1])\nexcept KeyError as e: assert e.args == (1,)\nelse: assert False",
-    ]), 4)  # fmt: skip
+    ])  # fmt: skip
 
 
 def test_failures_are_reported_test_by_test(sandbox):
     solution = "import time\ndef f(x):\n    print('noise')\n    if x == 9: time.sleep(60)\n    return x"
-    programs = [
-        "assert f(1) == 1",
-        "x = 1\nassert f(2) == 3, 'two'",
-        "assert f(3) == 3",
-        "assert f(9)",
-        "assert f(4) == 4",
-    ]
+    programs = ["assert f(1) == 1", "x = 1\nassert f(2) == 3, 'two'", *(f"assert f({x}) == {x}" for x in (3, 9, 4))]
     verdict = judged(sandbox, solution, *programs, seconds=2)
     assert verdict.passed == (True, False, True) and verdict.ended
     assert verdict.why == "AssertionError: two (assert f(2) == 3, 'two')"
@@ -294,9 +282,13 @@ def without_sandbox(job: HarnessJob, folder: Path, source: str | None = None) ->
     return job.verdict(Outcome("finished", done.returncode, done.stdout, done.stderr))
 
 
+def job_of(solution: str, program: str) -> HarnessJob:
+    return HarnessJob(solution, [{"program": program, "take": ["f"], "give": {}}])
+
+
 def test_another_python_compiles_the_text(tmp_path):
     """Where the server's Python is not this one, the compiled parts are of no use."""
-    job = HarnessJob("def f(x): return x", [{"program": "assert f(2) == 2", "take": ["f"], "give": {}}])
+    job = job_of("def f(x): return x", "assert f(2) == 2")
     source = harness_source().replace(repr(sys.version), "'another'", 1).replace("marshal.loads(", "refuse(")
     assert passes(without_sandbox(job, tmp_path, source), 1)
 
@@ -322,15 +314,11 @@ def f():
 
 def test_the_tester_is_hidden_even_without_a_sandbox(tmp_path):
     """On a server both share a container that may have /proc and no filter; and this test may be run by root."""
-    programs = ["assert f() == []"]
-    job = HarnessJob(LOOKS_AT_THE_TESTER, [{"program": program, "take": ["f"], "give": {}} for program in programs])
-    assert passes(without_sandbox(job, tmp_path), 1)
+    assert passes(without_sandbox(job_of(LOOKS_AT_THE_TESTER, "assert f() == []"), tmp_path), 1)
 
 
 def test_modules_left_behind_by_the_solution_are_not_imported(tmp_path):
     plant = "for name in ('colorsys', 'decimal', 'numpy'): open(name + '.py', 'w').write('raise SystemExit')\n"
-    job = HarnessJob(
-        plant + "def f(): return 1", [{"program": "import colorsys, decimal\nassert f()", "take": ["f"], "give": {}}]
-    )
+    job = job_of(plant + "def f(): return 1", "import colorsys, decimal\nassert f()")
     assert passes(without_sandbox(job, tmp_path), 1)
     assert (tmp_path / "colorsys.py").exists()

@@ -82,22 +82,15 @@ def test_it_is_ended_soon_after_its_limit(name, sandbox):
     assert time.monotonic() - begin < HOSTILE[name].limits.seconds + 30
 
 
-def test_nothing_is_left_behind(sandbox, outcomes, known):
+def test_nothing_is_left_behind_and_nobody_outside_was_reached(sandbox, outcomes, known, listeners):
     assert children(supervisor_pid(sandbox)) == []
     assert marked_processes() == []
     for folder in ("/", "/usr", "/usr/lib", "/etc", "/dev", "/dev/shm", "/var/tmp", "/tmp", *known["FOLDERS"]):
         assert not os.path.exists(os.path.join(folder, MARK)), folder
-
-
-def test_nobody_outside_was_reached(outcomes, listeners):
     for listener in listeners.values():
         with pytest.raises(BlockingIOError):
             listener.accept()
-
-
-def test_the_supervisor_is_as_one_that_ran_a_harmless_program(sandbox, outcomes):
-    """No descriptor more, no mount more."""
-    fresh = LocalSandbox()
+    fresh = LocalSandbox()  # one that ran a harmless program: the supervisor has no descriptor and no mount more
     assert asyncio.run(fresh.why_not()) is None
     assert state(supervisor_pid(sandbox)) == state(supervisor_pid(fresh))
     fresh.close()

@@ -3,20 +3,24 @@
 import asyncio
 import signal
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from burnish.sandbox import Limits, Program, run_python
 from burnish.sandbox.local import LocalSandbox, python_folders
-from tests.sandbox.conftest import MARK, supervisor_pid
+from tests.sandbox.conftest import MARK, marked_processes, supervisor_pid
 
 
 def test_a_program_reads_and_writes(run):
     outcome = run("name = input()\nprint(f'hello {name}')", "wörld ☃\n")
     assert (outcome.status, outcome.exit_code, outcome.stdout, outcome.stderr) == ("finished", 0, "hello wörld ☃\n", "")
     assert outcome.succeeded and 0 < outcome.seconds < 60
+    no_text = run("import sys; sys.stdout.buffer.write(b'a\\xffb\\n\\xe2\\x98')")
+    assert no_text.stdout == "a\ufffdb\n\ufffd"
+    fails = run("def f():\n    return 1 / 0\nf()")
+    assert 'main.py", line 2, in f' in fails.stderr and "ZeroDivisionError" in fails.stderr
 
 
 @pytest.mark.parametrize(
@@ -39,33 +43,16 @@ def test_the_exit_code_is_the_programs_own(run, source, exit_code):
     assert not outcome.succeeded
 
 
-def test_a_traceback_names_the_line(run):
-    outcome = run("def f():\n    return 1 / 0\nf()")
-    assert 'main.py", line 2, in f' in outcome.stderr and "ZeroDivisionError" in outcome.stderr
-
-
-def test_bytes_that_are_no_text_are_replaced(run):
-    assert run("import sys; sys.stdout.buffer.write(b'a\\xffb\\n\\xe2\\x98')").stdout == "a\ufffdb\n\ufffd"
-
-
-def test_large_input_and_output_arrive_whole(run):
+def test_large_input_and_output_arrive_whole_up_to_the_limit(run):
     text = "0123456789abcde\n" * 2**16
     outcome = run("import sys; data = sys.stdin.read(); sys.stdout.write(data); sys.stderr.write(data)", text)
     assert outcome.stdout == text and outcome.stderr == text
-
-
-def test_output_is_kept_up_to_its_limit(run):
     assert run("print('x' * 99, end='')", output_bytes=99).stdout == "x" * 99
     outcome = run("print('x' * 100, end='')", output_bytes=99)
     assert (outcome.status, outcome.stdout) == ("output", "x" * 99)
 
 
-def test_it_is_the_same_python_with_its_packages(run):
-    outcome = run("import sys, numpy; print(sys.version, sys.prefix, int(numpy.eye(3).sum()), sep='|')")
-    assert outcome.stdout == f"{sys.version}|{sys.prefix}|3\n", outcome
-
-
-def test_what_programs_commonly_use_is_there(run):
+def test_what_programs_commonly_use_is_there_in_the_same_python(run):
     source = """
 import getpass, multiprocessing, os, pathlib, subprocess, sys, tempfile, threading, zoneinfo
 assert getpass.getuser() == "sandbox" and os.path.expanduser("~") == os.getcwd() == tempfile.gettempdir()
@@ -81,21 +68,17 @@ zoneinfo.ZoneInfo("Europe/Zurich")
 """
     outcome = run(source)
     assert outcome.succeeded, outcome.stderr
+    same = run("import sys, numpy; print(sys.version, sys.prefix, int(numpy.eye(3).sum()), sep='|')")
+    assert same.stdout == f"{sys.version}|{sys.prefix}|3\n", same
 
 
 def test_programs_do_not_meet(run):
     assert run("open('note', 'w').write('x')").succeeded
     assert run("import os; print(os.listdir(), os.listdir('/dev/shm'))").stdout == "['main.py'] ['main.py']\n"
-
-
-def test_tmp_is_the_programs_own_folder_unless_python_lies_there(run):
-    lies_there = any(folder.startswith("/tmp/") for folder in python_folders())
+    lies_there = any(folder.startswith("/tmp/") for folder in python_folders())  # Python itself: else it is a link
     assert run("open('/tmp/note', 'w').write('x'); print(open('note').read())").succeeded == (not lies_there)
-
-
-def test_sets_have_the_same_order_in_every_run(run):
-    source = "print({str(i) for i in range(99)})"
-    assert run(source).stdout == run(source).stdout
+    order = "print({str(i) for i in range(99)})"
+    assert run(order).stdout == run(order).stdout, "sets have the same order in every run"
 
 
 def test_what_children_compute_counts(run):
@@ -105,13 +88,10 @@ def test_what_children_compute_counts(run):
     assert outcome.succeeded and outcome.seconds > 0.45  # the kernel counts them in hundredths
 
 
-def test_children_that_share_memory_do_not_count_it_twice(run):
+def test_memory_that_children_share_does_not_count_twice(run):
     source = "import os, time\nx = b'x' * 2**26\nfor _ in range(7): os.fork() or (time.sleep(0.5), os._exit(0))\n"
     assert run(source + "for _ in range(7): os.wait()", memory_mb=256).succeeded
-
-
-def test_what_a_child_borrows_from_its_parent_does_not_count_twice(run):
-    """Until it becomes another program, a child of `subprocess` has its parent's memory."""
+    # Until it becomes another program, a child of `subprocess` has its parent's memory.
     source = "import subprocess\nx = b'x' * (90 << 20)\nfor _ in range(60): subprocess.run(['/bin/true'])"
     assert run(source, memory_mb=128).status == "finished"
 
@@ -133,30 +113,19 @@ def test_programs_share_the_cores_with_their_supervisor_whatever_session_they_op
     group = Path(f"/proc/{supervisor_pid(sandbox)}/autogroup")
     if not group.exists():
         pytest.skip("this kernel has no groups of sessions")
-    source = (
-        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WAIT!r}, {MARK!r}], start_new_session=True)"
-    )
+    child = f"[sys.executable, '-c', 'import time; time.sleep(60)', {MARK!r}]"
+    source = f"import subprocess, sys\nsubprocess.run({child}, start_new_session=True)"
 
     async def groups() -> set[str]:
         task = asyncio.create_task(sandbox.run(Program(source), Limits()))
-        while not (found := [path for path in Path("/proc").glob("[0-9]*/cmdline") if marked(path)]):
+        while not (found := marked_processes()):
             assert not task.done(), task.result()
             await asyncio.sleep(0.01)
-        seen = {(path.parent / "autogroup").read_text() for path in found}
+        seen = {(folder / "autogroup").read_text() for folder in found}
         task.cancel()
         return seen
 
     assert asyncio.run(groups()) == {group.read_text()}
-
-
-WAIT = "import time; time.sleep(60)"
-
-
-def marked(path: Path) -> bool:
-    try:
-        return f"{WAIT}\0{MARK}" in path.read_text()
-    except OSError:
-        return False
 
 
 def test_honest_children_do_not_time_out_in_a_crowd(sandbox):
@@ -179,12 +148,10 @@ for _ in range(12):
     assert [outcome.status for outcome in outcomes[:3]] == ["finished"] * 3, outcomes[:3]
 
 
-@pytest.mark.parametrize(
-    "limits", [{"seconds": 0}, {"seconds": float("nan")}, {"memory_mb": 0}, {"disk_mb": 0}, {"output_bytes": -1}]
-)
-def test_limits_that_are_none_are_refused(limits):
-    with pytest.raises(ValueError, match=f"{next(iter(limits))}="):
-        Limits(**limits)
+def test_limits_that_are_none_are_refused():
+    for limits in ({"seconds": 0}, {"seconds": float("nan")}, {"memory_mb": 0}, {"disk_mb": 0}, {"output_bytes": -1}):
+        with pytest.raises(ValueError, match=f"{next(iter(limits))}="):
+            Limits(**limits)
 
 
 def test_64_at_a_time_stay_correct(sandbox):
@@ -213,24 +180,16 @@ def test_a_reward_function_that_is_not_async(sandbox):
     assert run_python("print(input() * 2)", "ab").stdout == "abab\n"
     assert run_python("while True: pass", limits=Limits(seconds=0.2)).status == "timeout"
 
-
-def test_threads_may_share_a_sandbox(sandbox):
-    found: dict[int, str] = {}
-
-    def work(i: int) -> None:
-        found[i] = asyncio.run(sandbox.run(Program(f"print({i})"), Limits())).stdout
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {i: f"{i}\n" for i in range(8)}
-
-
-def test_run_python_says_what_to_do_in_async_code():
     async def call() -> None:
         run_python("print(1)")
 
     with pytest.raises(RuntimeError, match="await"):
         asyncio.run(call())
+
+
+def test_threads_may_share_a_sandbox(sandbox):
+    def work(i: int) -> str:
+        return asyncio.run(sandbox.run(Program(f"print({i})"), Limits())).stdout
+
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        assert list(threads.map(work, range(8))) == [f"{i}\n" for i in range(8)]

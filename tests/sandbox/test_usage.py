@@ -15,7 +15,7 @@ import pytest
 
 from burnish.sandbox import Limits
 from burnish.sandbox.jail.launch import Tree
-from burnish.sandbox.jail.running import Running
+from burnish.sandbox.jail.supervisor import Running
 from burnish.sandbox.jail.usage import TICKS, Usage, _ProcessUsage, _Task, check_readable, waited
 
 #: Waits for a line before it leaves. Its children: one that takes memory, one that computes, one with threads.
@@ -58,23 +58,12 @@ def test_the_whole_tree_counts_but_for_its_first_process(usage):
     assert len(usage.processes()) == 4 and usage.processes()[0] == usage.first
     assert usage.tasks == 6  # three processes, three more threads
     assert 2**26 < usage.memory < 2**28
+    assert 2**26 <= usage.exact_memory() < usage.memory, "what is shared is shared out"
     assert 0.25 < usage.computed < 5
-
-
-def test_memory_that_is_shared_is_shared_out(usage):
-    usage.look(time.monotonic())
-    assert 2**26 <= usage.exact_memory() < usage.memory
-
-
-def test_what_has_ended_still_counts(usage):
-    usage.look(time.monotonic())
     before = usage.computed
     usage.first = usage.processes()[1]  # it has no children
     usage.look(time.monotonic())
-    assert usage.tasks == 0 and usage.computed == before > 0
-
-
-def test_an_ended_tree_uses_nothing(usage):
+    assert usage.tasks == 0 and usage.computed == before > 0, "what has ended still counts"
     gone = Usage(usage.proc, 2**30)
     gone.look(time.monotonic())
     assert (gone.tasks, gone.memory, gone.computed, gone.processes()) == (0, 0, 0.0, [])

@@ -14,13 +14,8 @@ PASSAGES = [
     ("f", '"Köln"\nEine Stadt am Rhein – mit Dom; 科隆.'),
     ("g", '"Weimar"\nThe town where Goethe lived and wrote.'),
 ]
-TINY = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-}
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+TINY |= {"max_position_embeddings": 64}
 
 
 def write_corpus(path: Path, passages: Iterable[tuple[str, str]] = PASSAGES) -> Path:

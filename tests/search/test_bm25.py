@@ -1,4 +1,4 @@
-"""BM25: the scores of bm25s, from a matrix that is built in shards; ties, unknown words, and files that do not fit."""
+"""BM25: the scores of bm25s, from a matrix that is built in shards; files that do not fit; and rank fusion."""
 
 import json
 import os
@@ -11,10 +11,10 @@ import pytest
 import Stemmer
 
 from burnish.errors import DataError, install_command
-from burnish.search import bm25_build
+from burnish.search import bm25
 from burnish.search.bm25 import K1, B, BM25Ranker, terms
 from burnish.search.index import IndexOptions, build_index
-from burnish.search.ranker import best
+from burnish.search.ranker import HybridRanker, Ranker, best, fuse
 from tests.search.small import PASSAGES, write_corpus
 
 
@@ -32,7 +32,7 @@ def generated(count):
 
 @pytest.mark.parametrize(("per_shard", "block"), [(7, 1), (64, 50), (1000, 1 << 23)])
 def test_scores_are_those_of_bm25s_however_the_build_is_cut(tmp_path, monkeypatch, per_shard, block):
-    monkeypatch.setattr(bm25_build, "BLOCK", block)
+    monkeypatch.setattr(bm25, "BLOCK", block)
     passages = generated(150)
     ranker = built(tmp_path, passages, per_shard)
     plain = bm25s.BM25(k1=K1, b=B, method="lucene")
@@ -57,18 +57,11 @@ def test_words_find_their_passages_in_any_form(tmp_path):
     assert first("tragedies about generals") == "b"
     assert first("hamlet") == "a", "the title counts"
     assert first("Köln") == "f" and first("科隆") == "f"
-
-
-@pytest.mark.parametrize("query", ["", "   ", "the of and", "xyzzy", "?!", "é", "\x00", "a" * 100_000])
-def test_a_query_without_a_known_word_finds_nothing(tmp_path, query):
-    assert built(tmp_path).rank([query], 5) == [[]]
-
-
-def test_passages_that_share_no_word_are_never_handed_out(tmp_path):
-    found = built(tmp_path).rank(["denmark", "goethe devil"], 7)
-    assert [sorted(position for position, _ in row) for row in found] == [[0, 4], [2, 6]]
-    assert found[1][0][0] == 2
-    assert built(tmp_path).rank(["denmark"], 0) == [[]]
+    unknown = ["", "   ", "the of and", "xyzzy", "?!", "é", "\x00", "a" * 100_000]
+    assert ranker.rank(unknown, 5) == [[]] * len(unknown)
+    found = ranker.rank(["denmark", "goethe devil"], 7)
+    assert [sorted(position for position, _ in row) for row in found] == [[0, 4], [2, 6]], "only what shares a word"
+    assert found[1][0][0] == 2 and ranker.rank(["denmark"], 0) == [[]]
 
 
 def test_of_equal_passages_the_first_comes_first_also_at_the_cut(tmp_path):
@@ -87,25 +80,20 @@ def test_a_corpus_without_words_is_refused_and_leaves_nothing_behind(tmp_path):
     assert [position for position, _ in mostly.rank(["words"], 3)[0]] == [3]
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
+def test_files_that_do_not_fit_pickled_objects_and_odd_terms_are_refused(tmp_path):
+    built(tmp_path)
+    folder = tmp_path / "index" / "bm25"
+    for file, content in [
         ("indptr.npy", np.array([0, 5], np.int64)),
         ("data.npy", np.zeros(3, np.float32)),
         ("indices.npy", np.zeros(3, np.int64)),
         ("data.npy", np.zeros((2, 2), np.float32)),
-    ],
-)
-def test_files_that_do_not_fit_each_other_are_refused(tmp_path, file, content):
-    built(tmp_path)
-    np.save(tmp_path / "index" / "bm25" / file, content)
-    with pytest.raises(DataError, match="build"):
-        BM25Ranker(tmp_path / "index", len(PASSAGES))
-
-
-def test_pickled_objects_and_odd_terms_are_refused(tmp_path):
-    built(tmp_path)
-    folder = tmp_path / "index" / "bm25"
+    ]:
+        whole = (folder / file).read_bytes()
+        np.save(folder / file, content)
+        with pytest.raises(DataError, match="build"):
+            BM25Ranker(tmp_path / "index", len(PASSAGES))
+        (folder / file).write_bytes(whole)
     terms_before = (folder / "terms.json").read_text()
     for content in ("{}", "[1]", "nope", json.dumps(json.loads(terms_before)[1:])):
         (folder / "terms.json").write_text(content)
@@ -119,27 +107,41 @@ def test_pickled_objects_and_odd_terms_are_refused(tmp_path):
         BM25Ranker(tmp_path / "index", len(PASSAGES))
 
 
-def test_without_its_packages_the_extra_is_named():
-    program = (
-        "import sys\n"
-        "sys.modules['bm25s'] = None\n"
-        "from burnish.errors import ConfigError\n"
-        "try:\n"
-        "    import burnish.search.bm25\n"
-        "except ConfigError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == f"BM25 needs the package bm25s; {install_command('search')}\n", done.stderr
+def test_without_its_packages_the_extra_is_named_and_jax_is_left_alone(tmp_path):
+    def run(program):
+        path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+        environment = {**os.environ, "PYTHONPATH": path}
+        return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
 
-
-def test_jax_is_left_alone(tmp_path):
-    """bm25s starts it where it is installed, and it takes most of a GPU's memory."""
+    # bm25s starts jax where it is installed, and it takes most of a GPU's memory.
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("raise SystemExit('jax was started')\n")
-    program = "import burnish.search.bm25, sys; assert 'jax' not in sys.modules"
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    done = run("import burnish.search.bm25, sys; assert 'jax' not in sys.modules")
     assert done.returncode == 0, done.stderr
+    done = run("import sys\nsys.modules['bm25s'] = None\nimport burnish.search.bm25\n")
+    assert done.stderr.endswith(f"ConfigError: BM25 needs the package bm25s; {install_command('search')}\n")
+
+
+class Fixed(Ranker):
+    name = "fixed"
+
+    def __init__(self, *positions):
+        self.positions, self.asked = positions, []
+
+    def rank(self, queries, topk):
+        self.asked.append(topk)
+        return [[(at, 100.0 - rank) for rank, at in enumerate(self.positions[:topk])] if q else [] for q in queries]
+
+
+def test_fusion_adds_reciprocal_ranks_of_more_than_is_handed_out():
+    rankings = [[(4, 9.0), (2, 1.0)], [(2, 0.3), (7, 0.2)]]
+    assert dict(fuse(rankings, 10)) == pytest.approx({4: 1 / 61, 2: 1 / 62 + 1 / 61, 7: 1 / 62})
+    assert [at for at, _ in fuse(rankings, 2)] == [2, 4]
+    assert HybridRanker(Fixed(1, 2, 3), Fixed(4, 5, 3)).rank(["q"], 1)[0][0][0] == 3, "what both find comes first"
+    found = HybridRanker(Fixed(), Fixed(8, 3)).rank(["q", ""], 5)
+    assert [[at for at, _ in row] for row in found] == [[8, 3], []]
+    assert [at for at, _ in HybridRanker(Fixed(8), Fixed(3)).rank(["q"], 1)[0]] == [3]
+    first, second = Fixed(*range(500)), Fixed(*range(500, 0, -1))
+    ranker = HybridRanker(first, second)
+    assert len(ranker.rank(["q"], 3)[0]) == 3 and len(ranker.rank(["q"], 200)[0]) == 200
+    assert first.asked == second.asked == [100, 200] and ranker.rank(["q"], 0) == [[]]

@@ -1,25 +1,21 @@
 """Corpus files: what is read, what is refused with file and line, and how a corpus is known again."""
 
 import gzip
-import hashlib
 
 import pytest
 
 from burnish.errors import DataError
-from burnish.search.corpus import CorpusPosition, digests, fingerprint, read_corpus
+from burnish.search.passages import CorpusPosition, fingerprint, read_corpus
 from tests.search.small import PASSAGES, write_corpus
 
 
-def test_documents_come_in_order_and_reading_resumes_anywhere(tmp_path):
+def test_documents_come_in_order_and_reading_resumes_anywhere_also_in_a_packed_corpus(tmp_path):
     path = write_corpus(tmp_path / "corpus.jsonl")
     everything = list(read_corpus(path))
     assert [(document.id, document.contents) for document, _ in everything] == PASSAGES
     assert [place.line for _, place in everything] == list(range(1, len(PASSAGES) + 1))
     for done, (_, place) in enumerate(everything, 1):
         assert list(read_corpus(path, place)) == everything[done:]
-
-
-def test_a_packed_corpus_is_the_same_corpus(tmp_path):
     plain, packed = write_corpus(tmp_path / "corpus.jsonl"), tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     assert list(read_corpus(packed)) == list(read_corpus(plain))
@@ -30,7 +26,7 @@ def test_a_packed_corpus_is_the_same_corpus(tmp_path):
     assert known.lines == len(PASSAGES) and known.bytes == plain.stat().st_size
 
 
-def test_a_byte_order_mark_is_passed_over(tmp_path):
+def test_blank_lines_byte_order_marks_and_numbers_as_ids_are_fine(tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"id": "0", "contents": "a"}\n{"id": "1", "contents": "\ufeffb"}\n', encoding="utf-8-sig")
     everything = list(read_corpus(path))
@@ -38,20 +34,6 @@ def test_a_byte_order_mark_is_passed_over(tmp_path):
     assert list(read_corpus(path, everything[0][1])) == everything[1:]
     path.write_text("\n", encoding="utf-8-sig")
     assert list(read_corpus(path)) == []
-
-
-def test_digests_are_those_of_the_bytes_before_each_place(tmp_path):
-    path = write_corpus(tmp_path / "corpus.jsonl")
-    path.write_bytes(path.read_bytes() + b"\n \n")
-    places = [place.offset for _, place in read_corpus(path)]
-    known = [hashlib.sha256(path.read_bytes()[:offset]).hexdigest() for offset in places]
-    assert [digest.hexdigest() for digest in digests(path, places)] == known
-    read = hashlib.sha256()
-    assert [read.hexdigest() for _ in read_corpus(path, digest=read)] == known
-    assert read.hexdigest() == fingerprint(path).sha256
-
-
-def test_blank_lines_a_missing_last_line_end_and_numbers_as_ids_are_fine(tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'{"id": 7, "contents": "a"}\r\n\n  \n{"id": "8", "contents": "b"}')
     assert [(document.id, place.line) for document, place in read_corpus(path)] == [("7", 1), ("8", 4)]
@@ -85,15 +67,12 @@ def test_a_wrong_line_is_named_with_its_file_and_number(line, message, tmp_path)
     assert str(told.value).startswith(f"{path}, line 3: ") and message in str(told.value)
 
 
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("burnish.search.corpus.LINE_LIMIT", 1 << 20)
+def test_files_that_cannot_be_read_and_lines_without_end_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("burnish.search.passages.LINE_LIMIT", 1 << 20)
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'{"id": "0", "contents": "' + b"x" * (1 << 20))
     with pytest.raises(DataError, match="line 1: longer than 1 MiB; split it into passages"):
         list(read_corpus(path))
-
-
-def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(DataError, match="cannot read the corpus .*missing.jsonl: No such file"):
         list(read_corpus(tmp_path / "missing.jsonl"))
     packed = tmp_path / "corpus.jsonl.gz"

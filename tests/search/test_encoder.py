@@ -1,4 +1,4 @@
-"""Encoders: pooling and padding, what a folder says of itself, and folders that will not do."""
+"""Encoders: pooling and padding, what a folder says of itself, folders that will not do; and reranking."""
 
 import json
 import resource
@@ -7,20 +7,16 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from burnish.errors import ConfigError, ModelError, NotAvailable
 from burnish.search import encoder as encoders
-from burnish.search.encoder import Encoder, batches, pool, store
+from burnish.search.documents import Document, Hit, Retriever
+from burnish.search.encoder import RERANK_DEPTH, Encoder, RerankedRetriever, Reranker, pool, store
 from burnish.search.encoder_settings import BGE_QUERY, EncoderOptions, plan_dense
-from tests.search.small import PASSAGES
+from tests.search.small import PASSAGES, write_encoder
 
 TEXTS = [contents for _, contents in PASSAGES]
-
-
-@pytest.fixture
-def folder(encoder):
-    return encoder
 
 
 def planned(folder, **said):
@@ -42,12 +38,12 @@ def one_by_one(folder, texts, pooling):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 @pytest.mark.parametrize("limit", [1, 40, 10_000])
-def test_vectors_do_not_depend_on_what_else_is_in_the_batch(folder, pooling, limit, monkeypatch):
+def test_vectors_do_not_depend_on_what_else_is_in_the_batch(encoder, pooling, limit, monkeypatch):
     monkeypatch.setattr(encoders, "CPU_TOKENS", limit)
-    expected = one_by_one(folder, TEXTS, pooling)
-    plain = Encoder(folder, planned(folder, pooling=pooling, similarity="dot")).passages(TEXTS)
+    expected = one_by_one(encoder, TEXTS, pooling)
+    plain = Encoder(encoder, planned(encoder, pooling=pooling, similarity="dot")).passages(TEXTS)
     np.testing.assert_allclose(plain, expected, atol=1e-5)
-    cosine = Encoder(folder, planned(folder, pooling=pooling)).passages(TEXTS)
+    cosine = Encoder(encoder, planned(encoder, pooling=pooling)).passages(TEXTS)
     np.testing.assert_allclose(cosine, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
 
 
@@ -61,31 +57,28 @@ def test_padding_on_either_side_does_not_count():
             assert pool(hidden, torch.tensor([mask]), pooling)[0].tolist() == expected
 
 
-def test_prefixes_go_before_queries_and_passages(folder):
-    prefixed = Encoder(folder, planned(folder, query_prefix="query: ", passage_prefix="passage: "))
-    plain = Encoder(folder, planned(folder))
+def test_prefixes_go_before_queries_and_passages(encoder):
+    prefixed = Encoder(encoder, planned(encoder, query_prefix="query: ", passage_prefix="passage: "))
+    plain = Encoder(encoder, planned(encoder))
     np.testing.assert_allclose(prefixed.queries(["hamlet"]), plain.queries(["query: hamlet"]), atol=1e-6)
     np.testing.assert_allclose(prefixed.passages(["hamlet"]), plain.passages(["passage: hamlet"]), atol=1e-6)
     assert np.abs(prefixed.queries(["hamlet"]) - prefixed.passages(["hamlet"])).max() > 1e-3
+    assert np.isfinite(plain.passages(["tragedy " * 500])).all(), "long texts are cut"
 
 
-def test_long_texts_are_cut(folder):
-    assert np.isfinite(Encoder(folder, planned(folder)).passages(["tragedy " * 500])).all()
-
-
-def test_batches_hold_every_text_once_and_little_padding(monkeypatch):
-    monkeypatch.setattr(encoders, "CPU_TOKENS", 20)
-    lengths = [3, 9, 1, 30, 10, 2, 0]
-    found = batches(lengths, torch.device("cpu"))
-    assert sorted(at for batch in found for at in batch) == list(range(7))
-    assert found == [[3], [4, 1], [0, 5, 2, 6]]
-
-
-def test_a_stored_encoder_gives_the_same_vectors(folder, tmp_path):
-    sums = store(folder, tmp_path / "kept")
+def test_a_stored_encoder_gives_the_same_vectors_or_is_refused(encoder, tmp_path, monkeypatch):
+    sums = store(encoder, tmp_path / "kept")
     assert "config.json" in sums and "model.safetensors" in sums and "tokenizer.json" in sums
-    given, kept = (Encoder(each, planned(folder)).passages(TEXTS) for each in (folder, tmp_path / "kept"))
+    given, kept = (Encoder(each, planned(encoder)).passages(TEXTS) for each in (encoder, tmp_path / "kept"))
     np.testing.assert_array_equal(given, kept)
+
+    def save(self, target, original=encoders._save_tokenizer):
+        original(self, target)
+        (target / "modeling.py").write_text("")
+
+    monkeypatch.setattr(encoders, "_save_tokenizer", save)
+    with pytest.raises(NotAvailable, match="an encoder with a file such as modeling.py"):
+        store(encoder, tmp_path / "kept")
 
 
 @pytest.mark.parametrize(
@@ -101,8 +94,8 @@ def test_a_stored_encoder_gives_the_same_vectors(folder, tmp_path):
         ("some5-e55", ("mean", "", "", "cosine")),
     ],
 )
-def test_families_are_known_by_their_names(folder, name, expected, tmp_path):
-    plan = planned(shutil.copytree(folder, tmp_path / name))
+def test_families_are_known_by_their_names(encoder, name, expected, tmp_path):
+    plan = planned(shutil.copytree(encoder, tmp_path / name))
     assert (plan.pooling, plan.query_prefix, plan.passage_prefix, plan.similarity) == expected
     said = planned(tmp_path / name, pooling="last", query_prefix="", passage_prefix="p", similarity="dot")
     assert (said.pooling, said.query_prefix, said.passage_prefix, said.similarity) == ("last", "", "p", "dot")
@@ -127,9 +120,9 @@ def sentence_transformer(folder, target, *, modules=("Transformer", "Pooling"), 
         ({"pooling_mode": "lasttoken"}, "last"),
     ],
 )
-def test_what_sentence_transformers_wrote_is_read(folder, tmp_path, pooling, expected):
+def test_what_sentence_transformers_wrote_is_read(encoder, tmp_path, pooling, expected):
     modules = ("Transformer", "Pooling", "Normalize")
-    target = sentence_transformer(folder, tmp_path / "e5-like", modules=modules, pooling=pooling)
+    target = sentence_transformer(encoder, tmp_path / "e5-like", modules=modules, pooling=pooling)
     (target / "sentence_bert_config.json").write_text('{"max_seq_length": 32}')
     prompts = {"prompts": {"query": "ask: ", "document": "doc: "}}
     (target / "config_sentence_transformers.json").write_text(json.dumps(prompts))
@@ -140,29 +133,25 @@ def test_what_sentence_transformers_wrote_is_read(folder, tmp_path, pooling, exp
 
 @pytest.mark.parametrize(
     ("stored", "expected"),
-    [("cosine", "cosine"), ("dot", "dot"), ("dot_product", "dot"), (None, "dot")],  # None: the family's
+    [("cosine", "cosine"), ("dot", "dot"), ("dot_product", "dot"), (None, "dot")]  # None: the family's
+    + [(unknown, None) for unknown in ("euclidean", "manhattan", ["dot"], 3)],
 )
-def test_the_similarity_that_sentence_transformers_wrote(folder, tmp_path, stored, expected):
-    target = sentence_transformer(folder, tmp_path / "contriever")
+def test_the_similarity_that_sentence_transformers_wrote(encoder, tmp_path, stored, expected):
+    target = sentence_transformer(encoder, tmp_path / "contriever")
     (target / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": stored}))
-    assert planned(target).similarity == expected
     assert planned(target, similarity="cosine").similarity == "cosine"
+    if expected:
+        assert planned(target).similarity == expected
+    else:
+        with pytest.raises(NotAvailable, match=r"the similarity .*There are cosine and dot: choose one with --simil"):
+            planned(target)
 
 
-@pytest.mark.parametrize("stored", ["euclidean", "manhattan", ["dot"], 3])
-def test_unknown_similarities(folder, tmp_path, stored):
-    target = sentence_transformer(folder, tmp_path / "model")
-    (target / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": stored}))
-    with pytest.raises(NotAvailable, match=r"the similarity .*There are cosine and dot: choose one with --similarity"):
-        planned(target)
-    assert planned(target, similarity="dot").similarity == "dot"
-
-
-def test_more_tokens_than_the_encoder_has_positions(folder, tmp_path):
-    assert planned(folder, max_length=64).max_length == 64
+def test_more_tokens_than_the_encoder_has_positions(encoder, tmp_path):
+    assert planned(encoder, max_length=64).max_length == 64
     with pytest.raises(ConfigError, match="--max-length 65: .*encoder reads 64 tokens at most"):
-        planned(folder, max_length=65)
-    target = shutil.copytree(folder, tmp_path / "roberta")
+        planned(encoder, max_length=65)
+    target = shutil.copytree(encoder, tmp_path / "roberta")
     config = json.loads((target / "config.json").read_text())
     change = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
     (target / "config.json").write_text(json.dumps(config | change))
@@ -173,9 +162,9 @@ def test_more_tokens_than_the_encoder_has_positions(folder, tmp_path):
     assert planned(target, max_length=4096).max_length == 4096
 
 
-def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_disk(folder, tmp_path):
+def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_disk(encoder, tmp_path):
     """The package tokenizers raises a plain Exception."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (900, hard))
     try:
@@ -185,41 +174,28 @@ def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_disk(folder, tmp_
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_an_encoder_with_files_that_an_index_does_not_have(folder, tmp_path, monkeypatch):
-    def save(self, target, original=encoders._save_tokenizer):
-        original(self, target)
-        (target / "modeling.py").write_text("")
-
-    monkeypatch.setattr(encoders, "_save_tokenizer", save)
-    with pytest.raises(NotAvailable, match="an encoder with a file such as modeling.py"):
-        store(folder, tmp_path / "kept")
-
-
-def test_folders_that_ask_for_more_than_there_is(folder, tmp_path):
-    with pytest.raises(NotAvailable, match="an encoder with the module Dense"):
-        planned(sentence_transformer(folder, tmp_path / "a", modules=("Transformer", "Pooling", "Dense")))
+def test_folders_and_options_that_will_not_do(encoder, tmp_path):
     both = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
-    with pytest.raises(NotAvailable, match="There are mean, cls and last: choose one with --pooling"):
-        planned(sentence_transformer(folder, tmp_path / "b", pooling=both))
-    with pytest.raises(ModelError, match="leaves the folder"):
-        planned(sentence_transformer(folder, tmp_path / "c", path="../elsewhere"))
+    dense = sentence_transformer(encoder, tmp_path / "a", modules=("Transformer", "Pooling", "Dense"))
+    two = sentence_transformer(encoder, tmp_path / "b", pooling=both)
+    outside = sentence_transformer(encoder, tmp_path / "c", path="../elsewhere")
+    for call, error, message in [
+        (lambda: planned(dense), NotAvailable, "an encoder with the module Dense"),
+        (lambda: planned(two), NotAvailable, "There are mean, cls and last: choose one with --pooling"),
+        (lambda: planned(outside), ModelError, "leaves the folder"),
+        (lambda: plan_dense("dense", EncoderOptions()), ConfigError, "--kind dense needs --encoder FOLDER"),
+        (lambda: plan_dense("bm25", EncoderOptions(encoder)), ConfigError, "--encoder and its flags go with --kind de"),
+        (lambda: planned(tmp_path), ModelError, "no config.json in it"),
+        (lambda: Encoder(encoder, planned(encoder), "gpu9"), ConfigError, "--device gpu9: no such device"),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
 
 
-def test_mistakes_in_options(folder, tmp_path):
-    with pytest.raises(ConfigError, match="--kind dense needs --encoder FOLDER"):
-        plan_dense("dense", EncoderOptions())
-    with pytest.raises(ConfigError, match="--encoder and its flags go with --kind dense"):
-        plan_dense("bm25", EncoderOptions(folder))
-    with pytest.raises(ModelError, match="no config.json in it"):
-        planned(tmp_path)
-    with pytest.raises(ConfigError, match="--device gpu9: no such device"):
-        Encoder(folder, planned(folder), "gpu9")
-
-
-def test_weights_that_are_not_there_are_not_made_up(folder, tmp_path):
+def test_weights_that_are_not_there_are_not_made_up(encoder, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    target = shutil.copytree(folder, tmp_path / "holes")
+    target = shutil.copytree(encoder, tmp_path / "holes")
     weights = load_file(target / "model.safetensors")
     weights.pop("encoder.layer.1.output.dense.weight")
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
@@ -228,3 +204,68 @@ def test_weights_that_are_not_there_are_not_made_up(folder, tmp_path):
     (target / "model.safetensors").write_bytes(b"rubbish")
     with pytest.raises(ModelError, match="cannot be loaded"):
         Encoder(target, planned(target))
+
+
+class Fixed(Retriever):
+    name = "fixed"
+
+    def __init__(self, found):
+        self.found, self.asked = found, []
+
+    def search(self, queries, topk):
+        self.asked.append(topk)
+        return [[Hit(Document(str(at), PASSAGES[at][1]), 9.0) for at in self.found[query]][:topk] for query in queries]
+
+    def __len__(self):
+        return len(PASSAGES)
+
+
+class Sharing:
+    """Scores a pair by the words that both hold, and remembers the pairs."""
+
+    def scores(self, pairs):
+        self.pairs = list(pairs)
+        return [float(len(set(query.lower().split()) & set(text.lower().split()))) for query, text in pairs]
+
+
+@pytest.fixture(scope="module")
+def cross(tmp_path_factory):
+    return write_encoder(tmp_path_factory.mktemp("models") / "cross", labels=1)
+
+
+def test_each_query_is_read_with_its_own_documents():
+    base, model = Fixed({"goethe scholar": [0, 6, 2], "white whale": [4, 3], "none": []}), Sharing()
+    reranked = RerankedRetriever(base, model)
+    found = reranked.search(["goethe scholar", "none", "white whale"], 2)
+    assert [[hit.document.id for hit in hits] for hits in found] == [["2", "6"], [], ["3", "4"]]
+    assert model.pairs == [("goethe scholar", PASSAGES[at][1]) for at in (0, 6, 2)] + [
+        ("white whale", PASSAGES[at][1]) for at in (4, 3)
+    ]
+    assert [hit.score for hit in found[2]] == sorted((hit.score for hit in found[2]), reverse=True)
+    assert base.asked == [RERANK_DEPTH] and reranked.name == "fixed+rerank" and len(reranked) == len(PASSAGES)
+    assert RerankedRetriever(base, model).search([], 3) == []
+    equal = RerankedRetriever(Fixed({"xyzzy": [5, 1, 3]}), model).search(["xyzzy"], 3)
+    assert [hit.document.id for hit in equal[0]] == ["5", "1", "3"], "equal ones stay in order"
+
+
+@pytest.mark.parametrize("limit", [1, 10_000])
+def test_scores_are_those_of_the_model_pair_by_pair(cross, monkeypatch, limit):
+    monkeypatch.setattr(encoders, "CPU_TOKENS", limit)
+    pairs = [(query, text) for query in ("who wrote hamlet", "capital of denmark") for _, text in PASSAGES]
+    tokenizer = AutoTokenizer.from_pretrained(cross)
+    model = AutoModelForSequenceClassification.from_pretrained(cross).eval()
+    with torch.inference_mode():
+        expected = [model(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in pairs]
+    assert Reranker(cross).scores(pairs) == pytest.approx(expected, abs=1e-5)
+    assert len(set(expected)) > 5, "the model tells them apart"
+    assert len(Reranker(cross).scores([("who " * 300, "tragedy " * 300), ("a", "b")])) == 2, "long pairs are cut"
+    assert Reranker(cross).scores([]) == []
+
+
+def test_models_that_do_not_rank_are_refused(tmp_path):
+    with pytest.raises(ModelError, match="it has 3 labels; a cross-encoder for ranking has one"):
+        Reranker(write_encoder(tmp_path / "three", labels=3))
+    with pytest.raises(ModelError, match="its weights lack classifier"):
+        Reranker(write_encoder(tmp_path / "encoder"))
+    with pytest.raises(ModelError, match="no config.json in it"):
+        Reranker(tmp_path)

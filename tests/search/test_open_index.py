@@ -8,8 +8,7 @@ import pytest
 from burnish.errors import ConfigError, DataError
 from burnish.search.encoder_settings import EncoderOptions
 from burnish.search.files import sum_of
-from burnish.search.index import IndexOptions, build_index
-from burnish.search.open_index import open_index
+from burnish.search.index import IndexOptions, build_index, open_index
 from tests.search.small import PASSAGES, write_corpus, write_encoder
 
 
@@ -35,7 +34,7 @@ def edit(index, change):
     path.write_text(json.dumps(content))
 
 
-def test_documents_come_back_as_they_were(made):
+def test_documents_come_back_as_they_were_and_another_corpus_is_refused(made, tmp_path):
     retriever = open_index(made / "index", mode="bm25", corpus=made / "corpus.jsonl")
     assert len(retriever) == len(PASSAGES) and retriever.name == "bm25"
     for query, (identity, contents) in [("hamlet", PASSAGES[0]), ("dom rhein", PASSAGES[5]), ("weimar", PASSAGES[6])]:
@@ -43,28 +42,6 @@ def test_documents_come_back_as_they_were(made):
         assert (hit.document.id, hit.document.contents) == (identity, contents) and hit.score > 0
     assert retriever.search([], 3) == []
     assert [len(hits) for hits in retriever.search(["xyzzy", "denmark", ""], 1000)] == [0, 2, 0]
-
-
-@pytest.mark.parametrize(
-    ("mode", "name"), [(None, "hybrid"), ("bm25", "bm25"), ("dense", "dense"), ("hybrid", "hybrid")]
-)
-def test_each_way_to_find_answers_in_order(made, mode, name):
-    retriever = open_index(made / "index", mode=mode)
-    assert retriever.name == name
-    queries = [contents for _, contents in PASSAGES]
-    found = retriever.search(queries, 2)
-    assert [hits[0].document.id for hits in found] == [identity for identity, _ in PASSAGES]
-    assert all(hits[0].score >= hits[-1].score for hits in found)
-
-
-def test_reranking_is_part_of_the_name(made, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    write_encoder(tmp_path / "cross", labels=1)
-    retriever = open_index(made / "index", mode="bm25", rerank="~/cross")
-    assert retriever.name == "bm25+rerank" and len(retriever) == len(PASSAGES)
-
-
-def test_another_corpus_is_refused_and_both_are_named(made, tmp_path):
     other = write_corpus(tmp_path / "other.jsonl", PASSAGES[:4])
     with pytest.raises(DataError) as told:
         open_index(made / "index", corpus=other)
@@ -72,11 +49,34 @@ def test_another_corpus_is_refused_and_both_are_named(made, tmp_path):
     assert "is the index of another corpus: corpus.jsonl (7 lines" in text and f"not {other} (4 lines" in text
 
 
-def test_folders_without_an_index(tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "name"), [(None, "hybrid"), ("bm25", "bm25"), ("dense", "dense"), ("hybrid", "hybrid")]
+)
+def test_each_way_to_find_answers_in_order(made, tmp_path, monkeypatch, mode, name):
+    retriever = open_index(made / "index", mode=mode)
+    assert retriever.name == name
+    queries = [contents for _, contents in PASSAGES]
+    found = retriever.search(queries, 2)
+    assert [hits[0].document.id for hits in found] == [identity for identity, _ in PASSAGES]
+    assert all(hits[0].score >= hits[-1].score for hits in found)
+    if mode == "bm25":
+        monkeypatch.setenv("HOME", str(tmp_path))
+        write_encoder(tmp_path / "cross", labels=1)
+        retriever = open_index(made / "index", mode=mode, rerank="~/cross")
+        assert retriever.name == "bm25+rerank" and len(retriever) == len(PASSAGES)
+
+
+def test_folders_without_an_index_and_unknown_modes(tmp_path, made):
     with pytest.raises(DataError, match="no such index folder; `burnish retriever index --corpus"):
         open_index(tmp_path / "nowhere")
     with pytest.raises(DataError, match="no index in it"):
         open_index(tmp_path)
+    with pytest.raises(ConfigError, match="--mode hybird: did you mean hybrid"):
+        open_index(made / "index", mode="hybird")
+    build_index(IndexOptions(made / "corpus.jsonl", tmp_path / "words"))
+    assert open_index(tmp_path / "words").name == "bm25"
+    with pytest.raises(ConfigError, match="--mode dense: .*words has bm25 alone; build one with --kind both"):
+        open_index(tmp_path / "words", mode="dense")
 
 
 @pytest.mark.parametrize("name", ["passages/00001.bin", "passages/00000.npy", "bm25/data.npy", "bm25/terms.json",
@@ -93,15 +93,6 @@ def test_damage_to_any_file_is_noticed(index, name):
     path.unlink()
     with pytest.raises(DataError, match=f"{name} is missing"):
         open_index(index, mode="bm25")
-
-
-def test_unknown_modes(made, tmp_path):
-    with pytest.raises(ConfigError, match="--mode hybird: did you mean hybrid"):
-        open_index(made / "index", mode="hybird")
-    build_index(IndexOptions(made / "corpus.jsonl", tmp_path / "words"))
-    assert open_index(tmp_path / "words").name == "bm25"
-    with pytest.raises(ConfigError, match="--mode dense: .*words has bm25 alone; build one with --kind both"):
-        open_index(tmp_path / "words", mode="dense")
 
 
 @pytest.mark.parametrize(
@@ -148,14 +139,11 @@ def test_a_manifest_that_cannot_be_is_refused(index, change, message):
         open_index(index, mode="bm25")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "\x00", '{"format": "burnish-index", "version": 1}'])
-def test_a_manifest_that_is_none(index, text):
-    (index / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match="manifest.json: "):
-        open_index(index)
-
-
-def test_a_file_added_to_the_encoder_is_noticed(index):
+def test_a_manifest_that_is_none_and_a_file_added_to_the_encoder(index):
     (index / "dense/encoder/modeling_evil.py").write_text("raise SystemExit")
     with pytest.raises(DataError, match="holds modeling_evil.py, which is not part of the index; remove it"):
         open_index(index)
+    for text in ("", "[]", "{", "[" * 100_000, "\x00", '{"format": "burnish-index", "version": 1}'):
+        (index / "manifest.json").write_text(text)
+        with pytest.raises(DataError, match="manifest.json: "):
+            open_index(index)

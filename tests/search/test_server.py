@@ -6,7 +6,6 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import httpx
 import numpy as np
@@ -15,23 +14,11 @@ from fastapi.testclient import TestClient
 
 from burnish.errors import ConfigError
 from burnish.search import server as module
-from burnish.search.cache import AnswerCache
-from burnish.search.documents import Document, Hit
+from burnish.search.documents import AnswerCache, Document, Hit
 from burnish.search.server import make_app
 from tests.search.conftest import CORPUS, serving, until
 
 FAUST, HAMLET = ({"id": doc.id, "contents": doc.contents} for doc in CORPUS[:2])
-
-
-def test_documents_with_scores_one_list_per_query_in_order(calm_server):
-    answer = calm_server.post(
-        {"queries": ["play hamlet shakespeare", "whale", "zebra"], "topk": 2, "return_scores": True}
-    )
-    assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
-    first, second, third = answer.json()["result"]
-    assert first == [{"document": HAMLET, "score": 3.0}, {"document": FAUST, "score": 1.0}]
-    assert [item["document"]["id"] for item in second] == ["2"]
-    assert third == []
 
 
 def test_defaults_of_a_request_and_health(words):
@@ -77,13 +64,10 @@ def test_bad_requests_name_the_field(calm_server, body, reason):
     assert len(calm_server.retriever.calls) == searched
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"queries": ["\\ud800"]}', b"[" * 100_000, b"queries=who"])
-def test_body_that_is_not_json_gets_422(calm_server, body):
-    answer = calm_server.post(content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422 and answer.json()["detail"].startswith("the body is not readable as JSON")
-
-
-def test_forms_large_bodies_and_other_addresses_are_refused(calm_server):
+def test_other_bodies_and_addresses_are_refused(calm_server):
+    for body in (b"", b"{", b"\xff", b'{"queries": ["\\ud800"]}', b"[" * 100_000, b"queries=who"):
+        answer = calm_server.post(content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 422 and answer.json()["detail"].startswith("the body is not readable as JSON")
     form = calm_server.post(data={"queries": "x"})  # which a web page can make a browser send
     assert form.status_code == 415 and "Content-Type: application/json" in form.json()["detail"]
     large = calm_server.post({"queries": ["x" * 9_000_000]})
@@ -95,7 +79,7 @@ def test_forms_large_bodies_and_other_addresses_are_refused(calm_server):
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-def test_requests_that_come_while_the_retriever_is_busy_share_a_call(server, words):
+def test_requests_share_calls_and_a_long_one_is_cut_into_several(server, words):
     words.gate.clear()
     with ThreadPoolExecutor(21) as clients:
         first = clients.submit(server.post, {"queries": ["faust"]})
@@ -109,9 +93,7 @@ def test_requests_that_come_while_the_retriever_is_busy_share_a_call(server, wor
     assert sorted(len(queries) for queries, _ in words.calls) == [1, 10, 10]
     assert {topk for _, topk in words.calls} == {3, 1, 2} and len(words.threads) == 1
     assert server.metrics()["batches_total"] == 3 and server.metrics()["batch_queries_total"] == 21
-
-
-def test_a_long_request_is_cut_into_calls(server, words):
+    words.calls.clear()
     queries = [f"whale {i}" for i in range(300)]
     answer = server.post({"queries": queries, "topk": 1}).json()["result"]
     assert len(answer) == 300 and all(items[0]["id"] == "2" for items in answer)
@@ -134,7 +116,7 @@ def test_equal_queries_are_searched_once(server, words):
     assert words.calls[-1] == (["novel"], 1)
 
 
-def test_the_cache_is_bounded_and_can_be_turned_off(words):
+def test_the_cache_is_bounded_and_can_be_turned_off(words, monkeypatch):
     with serving(words, cached_documents=0) as server:
         for _ in range(2):
             server.post({"queries": ["whale"]})
@@ -150,17 +132,15 @@ def test_the_cache_is_bounded_and_can_be_turned_off(words):
     cache.put("e", [0] * 5, 1)
     assert cache.get("e") is None and cache.documents == 3, "what cannot be kept costs nothing else its place"
 
-
-def test_long_documents_take_more_of_the_cache(words, monkeypatch):
-    cache = AnswerCache(100, max_characters=10)
-    cache.put("a", [0], 4)
-    cache.put("b", [0], 6)
-    cache.put("c", [0], 11)
+    cache = AnswerCache(100, max_characters=10)  # long documents take more of it
+    for key, characters in (("a", 4), ("b", 6), ("c", 11)):
+        cache.put(key, [0], characters)
     assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.characters) == ([0], [0], None, 10)
     cache.put("d", [0], 1)
     assert (cache.get("a"), cache.get("b"), cache.get("d"), cache.characters) == (None, [0], [0], 7)
     cache.put("b", [0], 2)
     assert cache.characters == 3
+
     put, seen = AnswerCache.put, []
     monkeypatch.setattr(AnswerCache, "put", lambda self, *entry: seen.append(entry) or put(self, *entry))
     with serving(words) as server:
@@ -200,11 +180,14 @@ def test_only_requests_with_the_query_that_fails_get_a_500(server, words, caplog
         (None, "TypeError"),
     ],
 )
-def test_a_retriever_that_breaks_its_contract(words, monkeypatch, hits, reason):
+def test_a_retriever_that_breaks_its_contract_or_gives_odd_numbers_and_texts(words, monkeypatch, hits, reason):
     monkeypatch.setattr(words, "search", lambda queries, topk: hits)
     with serving(words) as server:
         answer = server.post({"queries": ["x"], "topk": 1})
         assert answer.status_code == 500 and reason in answer.json()["detail"]
+        hits = [[Hit(Document("é", "\ud800 é"), np.float32(0.5))]]
+        answer = server.post({"queries": ["x"], "return_scores": True}).json()
+        assert answer == {"result": [[{"document": {"id": "é", "contents": "? é"}, "score": 0.5}]]}
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
@@ -231,14 +214,6 @@ def test_a_retriever_that_ends_its_thread_leaves_nobody_waiting(words, monkeypat
         assert server.metrics()["errors_total"] == 2
 
 
-def test_scores_of_numpy_and_halves_of_characters_are_answered(words, monkeypatch):
-    found = Hit(Document("é", "\ud800 é"), np.float32(0.5))
-    monkeypatch.setattr(words, "search", lambda queries, topk: [[found]])
-    with serving(words) as server:
-        answer = server.post({"queries": ["x"], "return_scores": True}).json()
-        assert answer == {"result": [[{"document": {"id": "é", "contents": "? é"}, "score": 0.5}]]}
-
-
 @pytest.mark.parametrize(
     ("most", "reason"),
     [(1024, "2 queries wait, and this server holds at most 2; try again later"), (2, "2 requests are in flight; try")],
@@ -262,9 +237,8 @@ def test_an_overloaded_server_answers_503_with_retry_after(words, monkeypatch, m
 def test_a_client_that_leaves_disturbs_nobody(server, words):
     words.gate.clear()
     body = json.dumps({"queries": ["whale", "novel"]}).encode()
-    head = (
-        f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    lines = ("POST /retrieve HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    head = "\r\n".join(lines) + "\r\n\r\n"
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as leaver:
         leaver.sendall(head.encode() + body)
@@ -295,7 +269,13 @@ def test_metrics_are_what_prometheus_reads(server):
     assert {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in samples} == named
 
 
-def test_the_api_page_shows_the_shapes(calm_server):
+def test_answers_have_the_shapes_of_the_api_page(calm_server):
+    queries = ["play hamlet shakespeare", "whale", "zebra"]
+    answer = calm_server.post({"queries": queries, "topk": 2, "return_scores": True})
+    assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
+    first, second, third = answer.json()["result"]
+    assert first == [{"document": HAMLET, "score": 3.0}, {"document": FAUST, "score": 1.0}]
+    assert [item["document"]["id"] for item in second] == ["2"] and third == []
     assert "swagger" in calm_server.http.get("/docs").text
     api = calm_server.http.get("/openapi.json").json()
     operation = api["paths"]["/retrieve"]["post"]
@@ -305,7 +285,7 @@ def test_the_api_page_shows_the_shapes(calm_server):
     assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ProblemModel")
 
 
-def test_a_server_that_stops_finishes_what_it_has(words):
+def test_a_stopping_server_finishes_what_it_has_and_ends_its_thread(words):
     words.gate.clear()
     with ThreadPoolExecutor(1) as clients:
         with serving(words) as server:
@@ -314,23 +294,27 @@ def test_a_server_that_stops_finishes_what_it_has(words):
             until(lambda: len(words.calls) == 1)
             threading.Timer(0.2, words.gate.set).start()  # when the server has been told to stop
         assert answer.result().status_code == 200
+    app = make_app(words)
 
+    def threads():
+        return [each for each in threading.enumerate() if each.name.startswith("retriever")]
 
-@contextmanager
-def signals_after(seconds):
-    """SIGTERM to this process, so that a server that does not stop by itself does not hold the tests up."""
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    yield timer
-    timer.cancel()
+    before = set(threads())  # of servers before this one, which may still be ending
+    with TestClient(app) as client:
+        assert client.post("/retrieve", json={"queries": ["whale"]}).status_code == 200
+        assert len(set(threads()) - before) == 1
+    until(lambda: not set(threads()) - before)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_right_after_the_line_is_not_lost(words, monkeypatch, number, code):
     monkeypatch.setattr(module, "print", lambda *_, **__: os.kill(os.getpid(), number), raising=False)
-    with module.listen("127.0.0.1", 0) as listener, signals_after(60) as too_late:
+    too_late = threading.Timer(60, os.kill, (os.getpid(), signal.SIGTERM))  # so that a server which runs on is ended
+    too_late.start()
+    with module.listen("127.0.0.1", 0) as listener:
         assert module.run(make_app(words), listener, "words") == code
-        assert not too_late.finished.is_set()
+    assert not too_late.finished.is_set()
+    too_late.cancel()
 
 
 def test_a_request_that_does_not_end_does_not_hold_a_stopping_server_up(words, monkeypatch, caplog):
@@ -354,20 +338,7 @@ def test_a_request_that_does_not_end_does_not_hold_a_stopping_server_up(words, m
         assert stuck.exception() is not None or stuck.result().status_code == 500
 
 
-def test_the_thread_of_the_retriever_ends_with_the_server(words):
-    app = make_app(words)
-
-    def threads():
-        return [each for each in threading.enumerate() if each.name.startswith("retriever")]
-
-    before = set(threads())  # of servers before this one, which may still be ending
-    with TestClient(app) as client:
-        assert client.post("/retrieve", json={"queries": ["whale"]}).status_code == 200
-        assert len(set(threads()) - before) == 1
-    until(lambda: not set(threads()) - before)
-
-
-def test_addresses():
+def test_addresses_and_sockets():
     with module.listen("::1", 0) as listener:
         assert module.address(listener) == f"http://[::1]:{listener.getsockname()[1]}"
     with module.listen("0.0.0.0", 0) as listener:
@@ -378,10 +349,7 @@ def test_addresses():
     for host in ("no such host", "192.0.2.1", "x" * 100):
         with pytest.raises(ConfigError, match="cannot listen on --host .*; take another port .* as the host"):
             module.listen(host, 0)
-
-
-def test_answers_do_not_wait_for_acknowledgements():
-    """Headers and body go out as two packets; with Nagle's algorithm the second waits for 40 ms."""
+    # Headers and body go out as two packets; with Nagle's algorithm the second waits for 40 ms.
     with module.listen("127.0.0.1", 0) as listener:
         client = socket.create_connection(listener.getsockname())
         connection, _ = listener.accept()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -32,6 +33,9 @@ class Running:
 
     def client(self, api_key: str = "none") -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0, timeout=DEADLINE_S)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=DEADLINE_S, **options)
 
     def stop(self) -> int:
         self.server.should_exit = True
@@ -95,24 +99,6 @@ def held(model: ServedModel) -> Iterator[threading.Event]:
             go.set()
 
 
-@pytest.fixture(scope="session", name="serving")
-def _serving() -> Any:
-    """`with serving(model, api_key=…) as running:`"""
-    return serving
-
-
-@pytest.fixture(scope="session", name="held")
-def _held() -> Any:
-    """`with held(model) as waiting:`"""
-    return held
-
-
-@pytest.fixture(scope="session", name="before_each_pass")
-def _before_each_pass() -> Any:
-    """`with before_each_pass(model, call):`"""
-    return before_each_pass
-
-
 @pytest.fixture(scope="session")
 def nano() -> ServedModel:
     return load(ModelOptions(str(NANO), device="cpu"))
@@ -140,3 +126,9 @@ def client(nano_server: Running) -> openai.OpenAI:
 def another(nano: ServedModel) -> ServedModel:
     """The same weights behind an engine of its own with a short context, for servers with other options."""
     return replace(nano, engine=NativeEngine(nano.engine.module, nano.tokenizer, max_model_len=64))
+
+
+@pytest.fixture
+def running(another: ServedModel) -> Iterator[Running]:
+    with serving(another) as running:
+        yield running

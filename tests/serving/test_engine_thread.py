@@ -40,15 +40,18 @@ async def last_of(events):
     return tokens, event
 
 
-def test_tokens_come_one_by_one_and_then_the_completion(talkative):
+def test_tokens_come_one_by_one_and_what_goes_wrong_reaches_its_own_request_only(talkative):
     async def talk(thread):
-        tokens, last = await last_of(submit(thread, "a", Sampling(max_tokens=5, ignore_eos=True, seed=3)))
+        sampling = Sampling(max_tokens=5, ignore_eos=True, seed=3)
+        wrong, right = submit(thread, "a", prompt=(99_999,)), submit(thread, "b", sampling)
+        found = (await last_of(wrong))[1], *await last_of(right)
         assert thread.in_flight == 0
-        return tokens, last
+        return found
 
-    tokens, last = in_loop(talkative, talk)
+    wrong, tokens, last = in_loop(talkative, talk)
+    assert isinstance(wrong, RolloutError) and "99999" in str(wrong)
+    assert isinstance(last, Completion) and len(tokens) == 5
     assert [t.id for t in tokens] == last.token_ids and [t.log_prob for t in tokens] == last.log_probs
-    assert len(tokens) == 5
 
 
 def test_an_abort_right_after_the_request_is_not_lost(talkative):
@@ -61,35 +64,15 @@ def test_an_abort_right_after_the_request_is_not_lost(talkative):
     assert last.finish_reason == "abort" and len(tokens) < LONG.max_tokens
 
 
-def test_what_goes_wrong_reaches_its_own_request_only(talkative):
-    async def talk(thread):
-        wrong, right = submit(thread, "a", prompt=(99_999,)), submit(thread, "b", Sampling(max_tokens=2))
-        return (await last_of(wrong))[1], (await last_of(right))[1]
-
-    wrong, right = in_loop(talkative, talk)
-    assert isinstance(wrong, RolloutError) and "99999" in str(wrong)
-    assert isinstance(right, Completion)
-
-
-def test_stop_ends_what_runs(talkative):
-    async def talk(thread):
-        events = submit(thread, "a")
-        await events.get()
-        await thread.stop()
-        with pytest.raises(RolloutError, match="has stopped"):
-            submit(thread, "b")
-        return await last_of(events)
-
-    assert in_loop(talkative, talk)[1].finish_reason == "abort"
-
-
-def test_a_newcomer_does_not_wait_for_a_long_request(talkative):
+def test_a_newcomer_does_not_wait_for_a_long_request_and_stop_ends_that(talkative):
     async def talk(thread):
         long = submit(thread, "long")
         await long.get()
         await last_of(submit(thread, "short", Sampling(max_tokens=3)))
         assert thread.in_flight == 1
-        thread.abort()
+        await thread.stop()
+        with pytest.raises(RolloutError, match="has stopped"):
+            submit(thread, "late")
         return await last_of(long)
 
     assert in_loop(talkative, talk)[1].finish_reason == "abort"

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from burnish.cli.main import main
-from burnish.rollout.hosted.group import members
+from burnish.rollout.hosted.keeper import members
 from burnish.serving import server
+from tests.serving.conftest import NANO
 
-NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PROGRAMS = [
     pytest.param(name, marks=[mark, pytest.mark.skipif(find_spec(name) is None, reason=f"needs {label}")])

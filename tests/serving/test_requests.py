@@ -1,12 +1,13 @@
 """What a request may say: every field is read or refused by name, every number and list has its bounds."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
+from burnish.models.tiny import write_tiny_model
 from burnish.openai_wire.fields import ApiError
 from burnish.openai_wire.http import parse_json
+from burnish.serving.loading import ModelOptions, load
 from burnish.serving.requests import read_chat, read_completion
 
 MESSAGES = [{"role": "user", "content": "347+586=?"}]
@@ -34,48 +35,42 @@ def test_a_chat_is_rendered_with_the_template(nano):
     seeds = [sampling.seed for _, sampling in asked.sequences()]
     assert len(set(seeds)) == 3 == asked.count
     assert seeds == [sampling.seed for _, sampling in chat(nano, n=3, seed=4).sequences()]
+    parts = [{"type": "text", "text": "347+"}, {"type": "text", "text": "586=?"}]
+    assert chat(nano, messages=[{"role": "user", "content": parts}]).prompts == chat(nano).prompts
+    echoed = {"role": "assistant", "content": "answer: 933", "refusal": None, "tool_calls": None, "annotations": []}
+    assert chat(nano, messages=[*MESSAGES, echoed, *MESSAGES]).prompts, "an answer of ours can be sent back"
 
 
-def test_defaults(nano):
+def test_defaults_and_values_that_ask_for_nothing(nano):
     first, second = chat(nano), chat(nano)
     assert (first.sampling.temperature, first.sampling.max_tokens, first.n, first.stream) == (1.0, None, 1, False)
     assert first.sampling.seed != second.sampling.seed
     assert completion(nano).sampling.max_tokens == 16
     assert chat(nano, max_completion_tokens=9).sampling.max_tokens == 9
     assert chat(nano, seed=1, temperature=None, stop=None, tools=None) == chat(nano, seed=1)
-
-
-def test_parts_of_text_are_joined(nano):
-    parts = [{"type": "text", "text": "347+"}, {"type": "text", "text": "586=?"}]
-    assert chat(nano, messages=[{"role": "user", "content": parts}]).prompts == chat(nano).prompts
+    neutral = {
+        "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "tools": [], "tool_choice": "none",
+        "response_format": {"type": "text"}, "top_logprobs": 0, "store": False, "user": "me",
+        "parallel_tool_calls": True,
+    }  # fmt: skip
+    assert chat(nano, seed=1, **neutral) == chat(nano, seed=1)
+    assert completion(nano, seed=1, echo=False, best_of=1, suffix="") == completion(nano, seed=1)
 
 
 def test_without_a_template_messages_are_written_plainly(talkative):
     body = {"model": "talkative", "messages": [{"role": "system", "content": "Be brief."}, *MESSAGES]}
     text = talkative.tokenizer.decode(read_chat(body, talkative).prompts[0])
     assert text == "system: Be brief.\n\nuser: 347+586=?\n\nassistant:"
+    problem = refusal(chat, talkative, model="talkative", chat_template_kwargs={"plain_start": "x"})
+    assert "expected a variable of the chat template (it has none)" in str(problem)
 
 
-def test_an_answer_of_ours_can_be_sent_back(nano):
-    echoed = {"role": "assistant", "content": "answer: 933", "refusal": None, "tool_calls": None, "annotations": []}
-    assert chat(nano, messages=[*MESSAGES, echoed, *MESSAGES]).prompts
-
-
-@pytest.mark.parametrize(
-    ("prompt", "texts"),
-    [
-        ("ab", ["ab"]),
-        (["ab", "c"], ["ab", "c"]),
-        ([100, 101], None),
-        ([[100, 101], [102]], None),
-    ],
-)
-def test_the_four_kinds_of_prompts(nano, prompt, texts):
+@pytest.mark.parametrize("prompt", ["ab", ["ab", "c"], [100, 101], [[100, 101], [102]]])
+def test_the_four_kinds_of_prompts(nano, prompt):
     asked = completion(nano, prompt=prompt, n=2)
-    if texts:
-        assert [nano.tokenizer.decode(ids) for ids in asked.prompts] == texts
-    else:
-        assert asked.prompts == (prompt if isinstance(prompt[0], list) else [prompt])
+    prompts = prompt if isinstance(prompt[0], list) or prompt[0] == "ab" else [prompt]
+    texts = isinstance(prompts[0], str)
+    assert [nano.tokenizer.decode(ids) if texts else ids for ids in asked.prompts] == prompts
     assert [ids for ids, _ in asked.sequences()] == [ids for ids in asked.prompts for _ in range(2)]
 
 
@@ -89,9 +84,6 @@ def test_a_temperature_that_vllm_would_change_is_refused(nano):
 
 
 def test_variables_of_the_template(tmp_path):
-    from burnish.models.tiny import write_tiny_model
-    from burnish.serving.loading import ModelOptions, load
-
     template = (
         "{% set ns = namespace(x=1) %}{% if bos_token is defined and false %}{{ raise_exception('') }}{% endif %}"
         "{{ 'think ' if enable_thinking else 'talk ' }}{% generation %}{{ messages[0]['content'] }}{% endgeneration %}"
@@ -100,26 +92,12 @@ def test_variables_of_the_template(tmp_path):
     for value, text in ((True, "think 347+586=?"), (False, "talk 347+586=?")):
         asked = chat(model, chat_template_kwargs={"enable_thinking": value})
         assert model.tokenizer.decode(asked.prompts[0]) == text
-    for kwargs in (
-        {"chat_template": "x"},
-        {"tokenize": True},
-        {"messages": "x"},
-        {"namespace": 5},
-        {"raise_exception": 5},
-        {"bos_token": "x"},
-        {"enable_thinking": [1]},
-        {"a b": 1},
-        [1],
-        {str(i): 1 for i in range(99)},
-    ):
+    given = {"chat_template": "x", "tokenize": True, "messages": "x", "namespace": 5, "raise_exception": 5}
+    given |= {"bos_token": "x", "enable_thinking": [1], "a b": 1}
+    for kwargs in (*({name: value} for name, value in given.items()), [1], {str(i): 1 for i in range(99)}):
         assert refusal(chat, model, chat_template_kwargs=kwargs).status == 400
     unknown = refusal(chat, model, chat_template_kwargs={"enable_thinkin": True})
     assert "'enable_thinkin'=True: expected a variable of the chat template (enable_thinking)" in str(unknown)
-
-
-def test_a_model_without_a_template_has_no_variables_of_it(talkative):
-    problem = refusal(chat, talkative, model="talkative", chat_template_kwargs={"plain_start": "x"})
-    assert "expected a variable of the chat template (it has none)" in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +160,8 @@ def test_a_model_without_a_template_has_no_variables_of_it(talkative):
         ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "content part"),
         ({"messages": [{"role": "user", "content": "x", "name": "Ada"}]}, "message 0: name='Ada': not supported"),
         ({"messages": [{"role": "user", "content": "x", "weight": 1}]}, "message 0 has an unknown field 'weight'"),
-        (
-            {"messages": [{"role": "user", "content": "x" * 2000}]},
-            "the prompt has 2002 tokens and the context holds 1024",
-        ),
+        ({"messages": [{"role": "user", "content": "x" * 2000}]}, "has 2002 tokens and the context holds 1024"),
+        ({"temperature" * 300_000: 1}, "...; known: "),  # a name of megabytes gets no hint
     ],
 )
 def test_what_a_chat_request_may_not_say(nano, fields, message):
@@ -222,26 +198,14 @@ def test_what_a_completion_request_may_not_say(nano, fields, message):
     assert problem.status == 400 and message in str(problem)
 
 
-def test_another_model_is_not_found(nano):
-    problem = refusal(chat, nano, model="gpt-4o")
-    assert problem.status == 404 and "unknown model 'gpt-4o'; this server has 'nano'" in str(problem)
-    assert problem.body["error"]["code"] == "model_not_found"
-
-
-def test_values_that_ask_for_nothing_are_taken(nano):
-    neutral = {
-        "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "tools": [], "tool_choice": "none",
-        "response_format": {"type": "text"}, "top_logprobs": 0, "store": False, "user": "me",
-        "parallel_tool_calls": True,
-    }  # fmt: skip
-    assert chat(nano, seed=1, **neutral) == chat(nano, seed=1)
-    assert completion(nano, seed=1, echo=False, best_of=1, suffix="") == completion(nano, seed=1)
-
-
-@pytest.mark.parametrize("body", ["[1]", '"x"', "5", "null"])
-def test_a_body_that_is_no_object(nano, body):
-    with pytest.raises(ApiError, match="the request must be a JSON object"):
-        read_chat(json.loads(body), nano)
+def test_another_model_is_not_found_and_a_body_is_an_object(nano):
+    for name in ("gpt-4o", ""):
+        problem = refusal(chat, nano, model=name)
+        assert problem.status == 404 and f"unknown model {name!r}; this server has 'nano'" in str(problem)
+        assert problem.body["error"]["code"] == "model_not_found"
+    for body in ([1], "x", 5, None):
+        with pytest.raises(ApiError, match="the request must be a JSON object"):
+            read_chat(body, nano)
 
 
 @pytest.mark.parametrize(
@@ -259,37 +223,29 @@ def test_bodies_that_are_not_json(body):
     "body", ['{"messages": [{"role": "user", "content": %s}]}', '{"stop": %s}', '{"tools": [{"a": %s}]}']
 )
 def test_a_deep_value_is_refused_not_a_crash(body):
-    with pytest.raises(ApiError, match="more than 32 nested objects and lists") as caught:
-        parse_json((body % ("[" * 900 + "]" * 900)).encode())
-    assert caught.value.status == 400
-
-
-def test_depth_is_counted_exactly():
     assert parse_json(b"[" * 32 + b"5" + b"]" * 32)
-    with pytest.raises(ApiError):
-        parse_json(b"[" * 33 + b"]" * 33)
+    for text in (body % ("[" * 900 + "]" * 900), "[" * 33 + "]" * 33):
+        with pytest.raises(ApiError, match="more than 32 nested objects and lists") as caught:
+            parse_json(text.encode())
+        assert caught.value.status == 400
 
 
-def test_a_name_of_megabytes_gets_no_hint(nano):
-    problem = refusal(chat, nano, **{"temperature" * 300_000: 1})
-    assert "unknown field" in str(problem) and "known: " in str(problem)
+class Counting:
+    """A tokenizer that keeps what it is called with."""
 
+    def __init__(self, tokenizer):
+        self.tokenizer, self.seen = tokenizer, []
 
-class Untouched:
-    """A tokenizer that nobody may call."""
-
-    def __call__(self, *_, **__):
-        pytest.fail("a prompt was tokenised")
+    def __call__(self, text, **options):
+        self.seen.append(text)
+        return self.tokenizer(text, **options)
 
     def __getattr__(self, name):
         return getattr(self.tokenizer, name)
 
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-
 
 def test_nothing_is_tokenised_that_cannot_fit_or_is_wrong_otherwise(nano):
-    model = replace(nano, tokenizer=Untouched(nano.tokenizer))
+    model = replace(nano, tokenizer=Counting(nano.tokenizer))
     longest = len("<|start|>")
     assert model.longest_token == longest
     text = "a" * (1024 * longest + 1)
@@ -299,25 +255,10 @@ def test_nothing_is_tokenised_that_cannot_fit_or_is_wrong_otherwise(nano):
     ):
         assert f"{1024} tokens of at most {longest}; shorten it" in str(problem)
         assert problem.body["error"]["code"] == "context_length_exceeded"
-    for fields in (
-        {"n": 500},
-        {"temperature": 5},
-        {"stop": 5},
-        {"stream_options": {}},
-        {"prompt": ["a"] * 200, "n": 2},
-    ):
+    many = {"prompt": ["a"] * 200, "n": 2}
+    for fields in ({"n": 500}, {"temperature": 5}, {"stop": 5}, {"stream_options": {}}, many):
         assert refusal(completion, model, **fields).status == 400
-
-
-def test_prompts_are_tokenised_up_to_the_first_that_is_too_long(nano, monkeypatch):
-    seen = []
-
-    class Counting(Untouched):
-        def __call__(self, text, **options):
-            seen.append(text)
-            return self.tokenizer(text, **options)
-
-    model = replace(nano, tokenizer=Counting(nano.tokenizer))
-    long = "a" * 2000
+    assert model.tokenizer.seen == []
+    long = "a" * 2000  # prompts are tokenised up to the first that is too long
     assert "2000 tokens" in str(refusal(completion, model, prompt=["a", long, "b", "c"]))
-    assert seen == ["a", long]
+    assert model.tokenizer.seen == ["a", long]

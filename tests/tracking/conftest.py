@@ -1,21 +1,13 @@
-"""A trainer configuration with the fields a tracker reads."""
+"""The configuration of a trainer, as a tracker reads it."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-
-@dataclass
-class TrainerFacts:
-    default_local_dir: str
-    logger: list[str] = field(default_factory=lambda: ["jsonl"])
-    project_name: str = "project"
-    experiment_name: str = "experiment"
-    rollout_data_dir: str | None = None
-    validation_data_dir: str | None = None
+from burnish.config.trainer import TrainerConfig
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> TrainerFacts:
-    return TrainerFacts(str(tmp_path / "run"))
+def trainer(tmp_path: Path) -> TrainerConfig:
+    names = {"project_name": "project", "experiment_name": "experiment"}
+    return TrainerConfig(default_local_dir=str(tmp_path / "run"), logger=["jsonl"], **names)

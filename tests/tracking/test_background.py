@@ -15,26 +15,15 @@ def background(deadline=60.0, **settings):
     return Background[int]("here", "checkpoint", deadline, hint="Buy a disk", owner="the trainer", **settings)
 
 
-def test_the_outcome_comes_once():
-    jobs = background()
+def test_the_outcome_comes_once_after_all_jobs_in_order():
+    jobs, go, done = background(depth=2), threading.Event(), []
     assert jobs.outcome(wait=True) is None
-    jobs.start(lambda: 3, "counting")
-    assert jobs.outcome(wait=True) == 3
-    assert jobs.outcome(wait=True) is None
-
-
-def test_without_waiting_a_job_that_runs_has_no_outcome_yet():
-    jobs, go = background(), threading.Event()
     jobs.start(lambda: 3 if go.wait(60) else 0, "counting")
-    assert jobs.outcome(wait=False) is None
+    assert jobs.outcome(wait=False) is None, "it runs"
     go.set()
     while (outcome := jobs.outcome(wait=False)) is None:
         time.sleep(0.001)
-    assert outcome == 3
-
-
-def test_jobs_run_in_order_and_the_outcome_waits_for_all():
-    jobs, done = background(depth=2), []
+    assert outcome == 3 and jobs.outcome(wait=True) is None
     for k in range(20):
         jobs.start(lambda k=k: done.append(k), str(k))
     jobs.outcome(wait=True)
@@ -82,7 +71,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_job():
     assert jobs.outcome(wait=True) == 3
 
 
-def test_a_job_that_hangs_is_named_and_given_up():
+def test_a_job_that_hangs_is_named_and_given_up_and_a_full_queue_is_an_error():
     jobs, go = background(deadline=0.05), threading.Event()
     jobs.start(lambda: 3 if go.wait(60) else 0, "writing checkpoint run/global_step_3")
     thread = jobs._jobs.thread
@@ -94,9 +83,6 @@ def test_a_job_that_hangs_is_named_and_given_up():
     go.set()
     thread.join(30)
     assert not longest()
-
-
-def test_a_full_queue_ends_in_a_typed_error_not_in_a_hang():
     jobs, go = background(deadline=0.05), threading.Event()
     with pytest.raises(DeadlineError, match=r"job \d has not ended within 0\.05 s"):
         for k in range(4):

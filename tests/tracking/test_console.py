@@ -29,31 +29,35 @@ def backend(tmp_path, terminal, total=80, width=100):
     return ConsoleBackend(RunFacts(tmp_path, "p", "e", total), console), stream
 
 
-def test_log_file_gets_one_line_with_full_names(tmp_path):
-    logger, stream = backend(tmp_path, terminal=False)
-    logger.log(METRICS | {"timing_s/step": 2.0}, 3)
-    assert stream.getvalue() == (
-        "step:3/80 - critic/score/mean:0.250 - accuracy:0.200 - actor/entropy:1.500"
-        " - response_length/mean:12.5 - perf/throughput:12346 - left:02:34\n"
-    )
-
-
-def test_length_of_the_run_may_be_unknown(tmp_path):
-    logger, stream = backend(tmp_path, terminal=False, total=None)
-    logger.log({"train/loss": 1.5}, 3)
-    assert stream.getvalue() == "step:3 - train/loss:1.5000\n"
-
-
-def test_validation_is_printed_when_it_comes(tmp_path):
-    logger, stream = backend(tmp_path, terminal=False)
-    logger.log({"val-core/[gsm8k]/acc/mean@1": 0.5, "val-aux/x": 1.0}, 0)
-    assert stream.getvalue() == "validation at step 0: val-core/[gsm8k]/acc/mean@1 0.5000\n"
-
-
-def test_name_of_a_data_source_cannot_control_the_terminal(tmp_path):
-    logger, stream = backend(tmp_path, terminal=False)
-    logger.log({"val-core/\x1b]0;x\x07\nstep:9/acc/mean@1": 0.5}, 0)
-    assert stream.getvalue() == "validation at step 0: val-core/\\x1b]0;x\\x07\\nstep:9/acc/mean@1 0.5000\n"
+@pytest.mark.parametrize(
+    ("metrics", "step", "total", "text"),
+    [
+        (
+            METRICS | {"timing_s/step": 2.0},
+            3,
+            80,
+            "step:3/80 - critic/score/mean:0.250 - accuracy:0.200 - actor/entropy:1.500"
+            " - response_length/mean:12.5 - perf/throughput:12346 - left:02:34\n",
+        ),
+        ({"train/loss": 1.5}, 3, None, "step:3 - train/loss:1.5000\n"),
+        (
+            {"val-core/[gsm8k]/acc/mean@1": 0.5, "val-aux/x": 1.0},
+            0,
+            80,
+            "validation at step 0: val-core/[gsm8k]/acc/mean@1 0.5000\n",
+        ),
+        (  # the name of a data source cannot control the terminal
+            {"val-core/\x1b]0;x\x07\nstep:9/acc/mean@1": 0.5},
+            0,
+            80,
+            "validation at step 0: val-core/\\x1b]0;x\\x07\\nstep:9/acc/mean@1 0.5000\n",
+        ),
+    ],
+)
+def test_log_file_gets_one_line_with_full_names(tmp_path, metrics, step, total, text):
+    logger, stream = backend(tmp_path, terminal=False, total=total)
+    logger.log(metrics, step)
+    assert stream.getvalue() == text
 
 
 def rows_of(text):
@@ -62,7 +66,7 @@ def rows_of(text):
     return [line for line in lines if re.match(r" *(step|\d+)  ", line)]
 
 
-def test_terminal_gets_every_step_once_below_a_heading_that_comes_back(tmp_path):
+def test_terminal_gets_every_step_once_below_its_headings(tmp_path):
     logger, stream = backend(tmp_path, terminal=True)
     for step in range(1, 26):
         logger.log(METRICS | {"critic/score/mean": step / 100}, step)
@@ -74,9 +78,6 @@ def test_terminal_gets_every_step_once_below_a_heading_that_comes_back(tmp_path)
     assert [(row[0], row[1]) for row in rows if row[0] != "step"] == [(str(k), f"{k / 100:.3f}") for k in range(1, 26)]
     last = stream.getvalue().rsplit("step 25/80", 1)[1]
     assert "left" in last and "▁" in last and "█" in last
-
-
-def test_cells_are_below_their_headings(tmp_path):
     logger, stream = backend(tmp_path, terminal=True, total=12345)
     logger.log(METRICS, 9)
     logger.log(METRICS | {"perf/throughput": 1234567.0}, 12345)
@@ -86,10 +87,6 @@ def test_cells_are_below_their_headings(tmp_path):
         "    9     0.250     0.200     1.500      12.5    12,346",
         "12345     0.250     0.200     1.500      12.5 1,234,567",
     ]
-
-
-def test_metric_that_comes_later_gets_its_column(tmp_path):
-    """The validation loss of SFT; it stays empty where there is none."""
     logger, stream = backend(tmp_path, terminal=True)
     for step in (1, 2, 3):
         logger.log({"train/loss": 1.0} | ({"val/loss": 2.0} if step == 2 else {}), step)
@@ -127,21 +124,14 @@ def test_no_line_is_wider_than_the_terminal(tmp_path, width, total):
     assert sparks == 24 if width == 200 else sparks < 24 or not total
 
 
-def test_validation_comes_below_the_row_of_its_step(tmp_path):
+def test_validation_comes_below_the_row_of_its_step_and_the_progress_line_ends_with_the_run(tmp_path):
     logger, stream = backend(tmp_path, terminal=True)
     logger.log(METRICS | {"val-core/x/acc/mean@1": 0.5}, 1)
-    logger.close()
-    text = stream.getvalue()
-    assert text.index("12,346") < text.index("validation at step 1: val-core/x/acc/mean@1 0.5000")
-
-
-def test_progress_line_ends_with_the_run(tmp_path):
-    logger, _ = backend(tmp_path, terminal=True)
-    logger.log(METRICS, 1)
-    live = logger._live
+    live, text = logger._live, stream.getvalue()
     assert live.is_started
     logger.close(failed=True)
     assert not live.is_started
+    assert text.index("12,346") < text.index("validation at step 1: val-core/x/acc/mean@1 0.5000")
 
 
 @pytest.mark.parametrize("width", [40, 200])
@@ -177,10 +167,10 @@ def test_waits_before_the_first_step_are_shown(tmp_path):
     assert stream.getvalue() == ""
 
 
-def test_time_left_follows_the_pace(monkeypatch):
+def test_time_left_follows_the_pace_and_the_total_counts_from_the_start_of_the_run(monkeypatch):
     now = 100.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    pace = Pace(total=10)
+    pace, whole = Pace(total=10), Pace(total=2)
     pace.reached(0, {})
     assert pace.left() is None
     now = 104.0
@@ -190,25 +180,15 @@ def test_time_left_follows_the_pace(monkeypatch):
     assert pace.left() == 15.0
     now = 500.0  # a long step: the steps after it still take their time
     assert pace.left() == 14.0
-
-
-def test_total_time_counts_from_the_start_of_the_run(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    pace = Pace(total=2)
     now = 130.0  # loading the model, and the first step
-    pace.reached(1, {"timing_s/step": 10.0})
+    whole.reached(1, {"timing_s/step": 10.0})
     now = 140.0
-    pace.reached(2, {})
-    assert pace.left() == 0.0 and pace.elapsed() == 40.0
+    whole.reached(2, {})
+    assert whole.left() == 0.0 and whole.elapsed() == 40.0
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "00:00"), (85.4, "01:25"), (3700, "1:01:40")])
-def test_clock(seconds, text):
-    assert clock(seconds) == text
-
-
-def test_sparkline():
+def test_clock_and_sparkline():
+    assert [clock(seconds) for seconds in (0, 85.4, 3700)] == ["00:00", "01:25", "1:01:40"]
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([1.0, 1.0]) == "▁▁"
     assert sparkline([float("nan"), 0.0, float("inf"), 1.0]) == " ▁ █"

@@ -60,7 +60,7 @@ def test_killed_run_can_be_resumed(tmp_path, holder):
         assert (tmp_path / ".lock").read_text() == f"{os.getpid()} {socket.gethostname()}\n"
 
 
-def test_runs_one_after_another_need_only_close(tmp_path):
+def test_runs_one_after_another_need_only_close(tmp_path, trainer):
     never_begun = RunFolder(tmp_path)
     for _ in range(2):
         with RunFolder(tmp_path) as folder:
@@ -71,14 +71,11 @@ def test_runs_one_after_another_need_only_close(tmp_path):
     never_begun.begin()
     with pytest.raises(ConfigError, match=f"process {os.getpid()} on"):
         RunFolder(tmp_path).begin()
-
-
-def test_failed_run_releases_the_lock(trainer):
     with pytest.raises(ValueError), RunFolder.of(trainer) as folder, Tracker(trainer, folder) as tracker:
         tracker.log({"a": 1.0}, 1)
         raise ValueError
     with RunFolder.of(trainer) as folder:
-        folder.resume(1)
+        folder.resume(1)  # a failed run releases the lock
 
 
 def test_child_that_outlives_the_run_does_not_hold_the_lock(tmp_path):
@@ -96,7 +93,6 @@ def test_child_that_outlives_the_run_does_not_hold_the_lock(tmp_path):
 
 
 def test_lock_file_removed_while_it_is_being_taken_is_taken_again(tmp_path, monkeypatch):
-    """The holder ends, and removes the file, between our opening and locking it."""
     flock, calls = fcntl.flock, []
 
     def remove_first(file, operation):
@@ -143,6 +139,9 @@ def test_messages_name_the_keys_of_the_place(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"name another place with data\.output_path$"):
         FolderLock(tmp_path / "file" / "folder", keys, place).take()
+    (tmp_path / "run" / ".lock").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"cannot write .*\.lock: .*trainer\.default_local_dir"):
+        RunFolder(tmp_path / "run").begin()
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
@@ -159,12 +158,6 @@ def test_file_system_without_locks_is_warned_about_once(tmp_path, monkeypatch, c
         "so nothing stops a second run from writing in the folder"
     ]
     assert (tmp_path / "rollouts" / "1.jsonl").exists()
-
-
-def test_lock_that_cannot_be_written_names_the_fix(tmp_path, monkeypatch):
-    (tmp_path / ".lock").mkdir()
-    with pytest.raises(CheckpointError, match=r"cannot write .*\.lock: .*trainer\.default_local_dir"):
-        RunFolder(tmp_path).begin()
 
 
 def test_reading_the_holder_does_not_block_a_run_from_starting(tmp_path, monkeypatch):

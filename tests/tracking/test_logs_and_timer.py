@@ -24,6 +24,9 @@ def test_environment_sets_the_level(monkeypatch, value, level):
     configure_logging()
     logger = logging.getLogger("burnish")
     assert logger.level == level and len(logger.handlers) == 1
+    monkeypatch.setenv("BURNISH_LOGGING_LEVEL", "loud")
+    with pytest.raises(ConfigError, match="BURNISH_LOGGING_LEVEL=loud: no such level. There are: DEBUG, INFO"):
+        configure_logging()
 
 
 def test_log_lines_go_to_stderr_as_they_are(capsys):
@@ -48,11 +51,15 @@ def test_log_lines_on_a_terminal_are_the_message_unwrapped(terminal):
     logger = logging.getLogger("burnish.trainer")
     logger.info("kept [2] of %d, which is a line longer than the terminal is wide", 3)
     logger.warning("[red] :smile: %s", "x=1")
-    logger.error("no")
     logger.debug("unseen")
-    assert terminal.getvalue() == (
-        "· kept [2] of 3, which is a line longer than the terminal is wide\nwarning: [red] :smile: x=1\nerror: no\n"
-    )
+    try:
+        raise ValueError("oops")
+    except ValueError:
+        logger.exception("it broke")
+    shown, _, traceback = terminal.getvalue().partition("Traceback")
+    kept = "· kept [2] of 3, which is a line longer than the terminal is wide\n"
+    assert shown == kept + "warning: [red] :smile: x=1\nerror: it broke\n"
+    assert traceback.endswith("ValueError: oops\n")
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -62,22 +69,6 @@ def test_quoted_text_cannot_control_the_terminal(terminal, capsys, monkeypatch, 
     logging.getLogger("burnish.data").warning("no column %s\n  at all", "\x1b[2J\u202ex")
     text = terminal.getvalue() if watched else capsys.readouterr().err
     assert text.endswith("no column \\x1b[2J\\u202ex\n  at all\n") and "\x1b" not in text
-
-
-def test_traceback_reaches_the_terminal(terminal):
-    configure_logging("INFO")
-    try:
-        raise ValueError("oops")
-    except ValueError:
-        logging.getLogger("burnish.trainer").exception("it broke")
-    assert terminal.getvalue().startswith("error: it broke\nTraceback")
-    assert terminal.getvalue().endswith("ValueError: oops\n")
-
-
-def test_unknown_level_names_those_there_are(monkeypatch):
-    monkeypatch.setenv("BURNISH_LOGGING_LEVEL", "loud")
-    with pytest.raises(ConfigError, match="BURNISH_LOGGING_LEVEL=loud: no such level. There are: DEBUG, INFO"):
-        configure_logging()
 
 
 def test_timer_adds_up_and_counts_a_block_that_raises(monkeypatch):

@@ -1,6 +1,10 @@
 """RunFolder: what lands where, in the background, and what happens when the disk says no."""
 
 import errno
+import json
+import math
+import os
+import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +15,7 @@ from burnish.config import PPOConfig
 from burnish.config.key import write
 from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking import Tracker, run_folder
+from burnish.tracking.disk import disk_problem, json_line, write_atomically
 from burnish.tracking.jsonl import read_lines
 from burnish.tracking.run_folder import RunFolder
 
@@ -24,19 +29,6 @@ class Inner:
 class Outer:
     data: Inner = field(default_factory=Inner)
     seed: int | None = None
-
-
-def test_config_and_recipe_are_readable_yaml(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.write_config(Outer())
-    folder.begin()
-    folder.write_recipe({"data.files": ["a.parquet"], "model.override": {"a": 1}, "seed": None})
-    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"data": {"files": ["a.parquet"]}, "seed": None}
-    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {
-        "data": {"files": ["a.parquet"]},
-        "model": {"override": {"a": 1}},
-        "seed": None,
-    }
 
 
 LEFT = ("config.yaml", "recipe.yaml", "metrics.jsonl", "events.jsonl", "global_step_3/model", "rollouts/3.jsonl")
@@ -91,12 +83,9 @@ def test_files_that_a_new_run_leaves_may_be_its_input(used, key, value):
     config = PPOConfig()
     write(config, key, value)
     used.check_inputs_stay(config)
-
-
-def test_everything_in_a_new_folder_may_be_input(tmp_path):
     config = PPOConfig()
-    write(config, MODEL, str(tmp_path))
-    RunFolder(tmp_path).check_inputs_stay(config)
+    write(config, MODEL, "new")
+    RunFolder("new").check_inputs_stay(config)  # everything in a new folder may be input
 
 
 def test_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_path):
@@ -109,9 +98,26 @@ def test_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_pa
     there = {path.name for path in tmp_path.iterdir()}
     assert there == {"previous-1", "config.yaml", "recipe.yaml", ".lock"}
     assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
+    new = tmp_path / "new"
+    folder = RunFolder(new)
+    folder.write_config(Outer())
+    folder.begin()
+    folder.write_recipe({"data.files": ["a.parquet"], "model.override": {"a": 1}, "seed": None})
+    assert yaml.safe_load((new / "config.yaml").read_text()) == {"data": {"files": ["a.parquet"]}, "seed": None}
+    assert yaml.safe_load((new / "recipe.yaml").read_text()) == {
+        "data": {"files": ["a.parquet"]},
+        "model": {"override": {"a": 1}},
+        "seed": None,
+    }
 
 
-def test_status_of_an_earlier_run_is_moved_aside_with_it(tmp_path):
+def test_events_and_status_of_two_runs_do_not_mix(trainer, tmp_path):
+    for seed in (1, 2):
+        with RunFolder.of(trainer) as folder, Tracker(trainer, folder) as tracker:
+            tracker.start()
+            tracker.event("seen", seed=seed)
+    assert [event["seed"] for event in read_lines(folder.path / "events.jsonl")] == [2]
+    assert [event["seed"] for event in read_lines(folder.path / "previous-1" / "events.jsonl")] == [1]
     told = ("status/controller.json", "stacks/1_controller.txt")
     fill(tmp_path, *told)
     RunFolder(tmp_path).begin()
@@ -122,42 +128,32 @@ def test_status_of_an_earlier_run_is_moved_aside_with_it(tmp_path):
     assert all((tmp_path / "previous-1" / name).exists() for name in told)
 
 
-def test_events_of_two_runs_do_not_mix(trainer):
-    for seed in (1, 2):
-        with RunFolder.of(trainer) as folder, Tracker(trainer, folder) as tracker:
-            tracker.start()
-            tracker.event("seen", seed=seed)
-    assert [event["seed"] for event in read_lines(folder.path / "events.jsonl")] == [2]
-    assert [event["seed"] for event in read_lines(folder.path / "previous-1" / "events.jsonl")] == [1]
-
-
-def test_resumed_run_has_the_keys_of_the_last_command(tmp_path):
+def test_resumed_run_has_the_keys_of_the_last_command_and_one_that_appends_those_that_are_there(tmp_path):
     fill(tmp_path, *LEFT)
-    folder = RunFolder(tmp_path)
-    folder.write_recipe({"seed": 2})
-    folder.resume(2)
+    with RunFolder(tmp_path) as folder:
+        folder.write_recipe({"seed": 2})
+        folder.resume(2)
     assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
     assert (tmp_path / "global_step_3").exists() and not (tmp_path / "rollouts" / "3.jsonl").exists()
-
-
-def test_run_that_appends_leaves_the_configuration_of_the_run_that_is_there(tmp_path):
-    fill(tmp_path, "recipe.yaml")
+    (tmp_path / "config.yaml").unlink()
     folder = RunFolder(tmp_path)
-    folder.write_recipe({"seed": 2})
+    folder.write_recipe({"seed": 3})
     folder.write_config(Outer())
     folder.append()
-    assert (tmp_path / "recipe.yaml").read_text() == "earlier: 1"
-    assert (tmp_path / "config.yaml").exists()
+    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2} and (tmp_path / "config.yaml").exists()
 
 
 @pytest.mark.parametrize("way", ["begin", "resume"])
-def test_folders_that_runs_may_share_are_left_alone(trainer, tmp_path, way):
+def test_samples_go_where_the_keys_say_and_folders_that_runs_may_share_are_left_alone(trainer, tmp_path, way):
     trainer.rollout_data_dir, trainer.validation_data_dir = str(tmp_path / "r"), str(tmp_path / "v")
     fill(tmp_path, "r/1.jsonl", "r/7.jsonl", "v/7.jsonl")
-    folder = RunFolder.of(trainer)
-    folder.begin() if way == "begin" else folder.resume(3)
-    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["1.jsonl", "7.jsonl"]
-    assert [path.name for path in (tmp_path / "v").iterdir()] == ["7.jsonl"]
+    with RunFolder.of(trainer) as folder:
+        folder.begin() if way == "begin" else folder.resume(3)
+        folder.write_rollouts(2, [{}])
+        folder.write_validation(2, [{}])
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["1.jsonl", "2.jsonl", "7.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "v").iterdir()) == ["2.jsonl", "7.jsonl"]
+    assert not (folder.path / "rollouts").exists()
 
 
 def test_samples_keep_their_values(tmp_path):
@@ -173,21 +169,9 @@ def test_samples_keep_their_values(tmp_path):
     assert read_lines(tmp_path / "validation" / "10.jsonl") == [{"a": 1}, {"a": 2}]
 
 
-def test_samples_go_where_the_keys_say(trainer, tmp_path):
-    trainer.rollout_data_dir, trainer.validation_data_dir = str(tmp_path / "r"), str(tmp_path / "v")
-    with RunFolder.of(trainer) as folder:
-        folder.write_rollouts(1, [{}])
-        folder.write_validation(1, [{}])
-    assert (tmp_path / "r" / "1.jsonl").exists() and (tmp_path / "v" / "1.jsonl").exists()
-    assert not (folder.path / "rollouts").exists()
-
-
-def test_home_is_expanded(tmp_path, monkeypatch):
+def test_folder_that_cannot_be_made_is_a_config_error_with_the_key(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert RunFolder("~/run").path == tmp_path / "run"
-
-
-def test_folder_that_cannot_be_made_is_a_config_error_with_the_key(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"trainer\.default_local_dir=.*file/run: .*is a file, not a folder"):
         RunFolder(tmp_path / "file" / "run")
@@ -207,32 +191,24 @@ def test_folder_that_cannot_be_written_is_a_config_error_with_the_fix(tmp_path, 
         RunFolder(tmp_path)
 
 
-def test_failed_write_is_raised_by_the_next_call_and_only_once(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.begin()
-    (tmp_path / "rollouts").write_text("in the way")
-    folder.write_rollouts(1, [{}])
-    with pytest.raises(CheckpointError, match=r"rollouts/1\.jsonl: .*is a file, not a folder"):
-        folder.flush()
-    (tmp_path / "rollouts").unlink()
-    folder.write_rollouts(2, [{}])
-    folder.close()
-    assert (tmp_path / "rollouts" / "2.jsonl").exists()
-
-
-def test_failed_write_is_raised_when_the_run_ends(tmp_path):
+def test_failed_write_is_raised_once_by_the_next_call_or_the_end_of_the_run(tmp_path, caplog):
     with pytest.raises(CheckpointError, match="validation"), RunFolder(tmp_path) as folder:
         folder.begin()
-        (tmp_path / "validation").write_text("in the way")
-        folder.write_validation(1, [{}])
-
-
-def test_error_that_ended_the_run_comes_first(tmp_path, caplog):
-    with pytest.raises(ValueError, match="the run"), RunFolder(tmp_path) as folder:
-        folder.begin()
         (tmp_path / "rollouts").write_text("in the way")
+        (tmp_path / "validation").write_text("in the way")
         folder.write_rollouts(1, [{}])
-        raise ValueError("the run")
+        with pytest.raises(CheckpointError, match=r"rollouts/1\.jsonl: .*is a file, not a folder"):
+            folder.flush()
+        (tmp_path / "rollouts").unlink()
+        folder.write_rollouts(2, [{}])
+        folder.flush()
+        assert (tmp_path / "rollouts" / "2.jsonl").exists()
+        folder.write_validation(1, [{}])
+    with pytest.raises(ValueError, match="the run"), RunFolder(tmp_path / "other") as folder:
+        folder.begin()
+        (tmp_path / "other" / "rollouts").write_text("in the way")
+        folder.write_rollouts(1, [{}])
+        raise ValueError("the run")  # comes first
     assert "rollouts/1.jsonl" in caplog.text
 
 
@@ -248,3 +224,31 @@ def test_broken_row_names_its_file(tmp_path):
     assert "rollouts/1.jsonl" in "".join(caught.value.__notes__)
     folder.close()
     assert not (tmp_path / "rollouts" / "1.jsonl").exists(), "half a file"
+
+
+def test_problem_names_the_key_of_the_place_and_lines_always_parse():
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert disk_problem(full).endswith("name a place on another disk with trainer.default_local_dir")
+    assert disk_problem(full, "--json").endswith("name a place on another disk with --json")
+    assert disk_problem(OSError(errno.EIO, "Input/output error"), "data.output_path") == (
+        "Input/output error: name another place with data.output_path"
+    )
+    large = sys.float_info.max
+    values = {"finite": [1.5, -0.25], "whole": (1, 10**400), "not": [1.5, math.inf, math.nan], "large": [large, large]}
+    sets = {"mixed": [1, 2.5, True, None, "a"], "arrays": [np.float32(0.5), np.arange(2)], "none": []}
+    read = json.loads(json_line(values | sets))
+    assert read["finite"] == [1.5, -0.25] and read["whole"] == [1, 10**400] and read["large"] == [large, large]
+    assert read["not"] == [1.5, "inf", "nan"]
+    assert read["mixed"] == [1, 2.5, True, None, "a"] and read["arrays"] == [0.5, [0, 1]] and read["none"] == []
+
+
+def test_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "figures.json"
+    write_atomically(path, ["old"])
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"figures\.json: the disk is full.*with data\.output_path"):
+        write_atomically(path, ["new"], "data.output_path")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["figures.json"]

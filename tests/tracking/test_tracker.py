@@ -30,20 +30,16 @@ def run(trainer, folder, steps, resume=None):
             tracker.log({"critic/score/mean": step / 10}, step)
 
 
-def test_metrics_are_written_whatever_the_loggers_are(trainer, folder):
+def test_metrics_are_on_disk_at_once_whatever_the_loggers_are(trainer, folder):
     trainer.logger = []
-    run(trainer, folder, [1, 2])
-    assert read_metrics(folder.path) == [
-        {"step": 1, "critic/score/mean": 0.1},
-        {"step": 2, "critic/score/mean": 0.2},
-    ]
-
-
-def test_each_step_is_on_disk_at_once(trainer, folder):
-    tracker = Tracker(trainer, folder)
-    tracker.log({"a": 1.0}, 1)
-    assert read_metrics(folder.path) == [{"step": 1, "a": 1.0}]
-    tracker.close()
+    with Tracker(trainer, folder) as tracker:
+        for step in (1, 2):
+            tracker.log({"a": step / 10}, step)
+            assert read_metrics(folder.path) == [{"step": k, "a": k / 10} for k in range(1, step + 1)]
+        with pytest.raises(TypeError, match=r"metric reward/mean: a number .*'high'"):
+            tracker.log({"reward/mean": "high"}, 1)
+        with pytest.raises(RuntimeError, match="after the first log"):
+            tracker.resume(1)
 
 
 def test_numpy_numbers_and_numbers_that_are_not_finite_survive(trainer, folder):
@@ -53,11 +49,6 @@ def test_numpy_numbers_and_numbers_that_are_not_finite_survive(trainer, folder):
     assert line == {"step": 1, "a": 0.5, "b": "nan", "c": "-inf", "d": 3}
     (record,) = read_metrics(folder.path)
     assert math.isnan(record["b"]) and record["c"] == -math.inf
-
-
-def test_metric_that_is_no_number_is_named(trainer, folder):
-    with Tracker(trainer, folder) as tracker, pytest.raises(TypeError, match=r"metric reward/mean: a number .*'high'"):
-        tracker.log({"reward/mean": "high"}, 1)
 
 
 def test_resuming_equals_never_having_been_killed(trainer, folder, tmp_path):
@@ -103,33 +94,14 @@ def test_new_run_in_a_used_folder_sets_the_old_one_aside(trainer, folder, caplog
     assert (folder.path / "previous-2" / "metrics.jsonl").exists()
 
 
-def test_resume_after_logging_is_refused(trainer, folder):
-    with Tracker(trainer, folder) as tracker:
-        tracker.log({"a": 1}, 1)
-        with pytest.raises(RuntimeError, match="after the first log"):
-            tracker.resume(1)
-
-
-def test_events_carry_their_facts_and_are_flushed(trainer, folder):
-    tracker = Tracker(trainer, folder)
-    tracker.start()
-    tracker.event("reward_failure", step=3, reason="timeout\u2028after 5 s")
-    (event,) = read_lines(folder.path / "events.jsonl")
-    assert event["time"] > 0
-    assert {k: event[k] for k in ("kind", "step", "reason")} == {
-        "kind": "reward_failure",
-        "step": 3,
-        "reason": "timeout\u2028after 5 s",
-    }
-    tracker.close()
-
-
-def test_events_continue_after_a_torn_line(trainer, folder):
+def test_events_carry_their_facts_are_flushed_and_continue_after_a_torn_line(trainer, folder):
     (folder.path / "events.jsonl").write_text('{"kind": "start"}\n{"kind": "wa')
     with Tracker(trainer, folder) as tracker:
         tracker.append()
-        tracker.event("next")
-    assert [e["kind"] for e in read_lines(folder.path / "events.jsonl")] == ["start", "next"]
+        tracker.event("reward_failure", step=3, reason="timeout\u2028after 5 s")
+        first, event = read_lines(folder.path / "events.jsonl")
+    assert first == {"kind": "start"} and event.pop("time") > 0
+    assert event == {"kind": "reward_failure", "step": 3, "reason": "timeout\u2028after 5 s"}
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -141,18 +113,15 @@ def test_full_disk_is_named_with_the_fix(trainer, folder):
         tracker.log({"a": 1.0}, 1)
 
 
-def test_unknown_logger_names_the_nearest(trainer, folder):
+def test_unknown_logger_and_missing_package_are_found_before_training(trainer, folder, monkeypatch):
     trainer.logger = ["tensorbord"]
     with pytest.raises(ConfigError, match=r"trainer\.logger=tensorbord: .*Did you mean tensorboard\?.*console, jsonl"):
         Tracker(trainer, folder)
-
-
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_missing_package_is_found_before_training(name, trainer, folder, monkeypatch):
     monkeypatch.setattr("burnish.tracking.tracker.importlib.util.find_spec", lambda package: None)
-    trainer.logger = [name]
-    with pytest.raises(ConfigError, match=rf"trainer\.logger={name}: .*{re.escape(install_command(name))}"):
-        Tracker(trainer, folder)
+    for name in ("wandb", "mlflow"):
+        trainer.logger = [name]
+        with pytest.raises(ConfigError, match=rf"trainer\.logger={name}: .*{re.escape(install_command(name))}"):
+            Tracker(trainer, folder)
 
 
 def test_folder_named_like_a_package_is_not_the_package(tmp_path, monkeypatch):
@@ -169,7 +138,7 @@ def test_folder_named_like_a_package_is_not_the_package(tmp_path, monkeypatch):
         check_loggers(["mlflow"])
 
 
-def test_all_loggers_close_when_one_fails(trainer, folder):
+def test_all_loggers_close_when_one_fails_and_the_error_of_the_run_comes_first(trainer, folder, monkeypatch, caplog):
     tracker = Tracker(trainer, folder)
     closed = []
 
@@ -184,9 +153,6 @@ def test_all_loggers_close_when_one_fails(trainer, folder):
         tracker.close()
     assert closed == [False]
     assert tracker._backends[1]._lines._file is None
-
-
-def test_error_of_the_run_is_not_replaced_by_one_of_closing(trainer, folder, monkeypatch, caplog):
     with pytest.raises(ValueError, match="the run"), Tracker(trainer, folder) as tracker:
         monkeypatch.setattr(tracker, "close", lambda failed: (_ for _ in ()).throw(OSError("closing")))
         raise ValueError("the run")
@@ -208,7 +174,7 @@ def test_events_from_before_the_run_began_are_its_own(trainer, folder):
     assert (folder.path / "previous-1/events.jsonl").read_text() == '{"kind": "old"}\n'
 
 
-def test_wait_for_a_logger_is_registered(trainer, folder):
+def test_waits_for_loggers_are_registered_and_watched_until_they_are_closed(trainer, folder, monkeypatch):
     seen = []
 
     class Slow(JsonlBackend):
@@ -219,6 +185,15 @@ def test_wait_for_a_logger_is_registered(trainer, folder):
         tracker._backends = [Slow(tracker._backends[0].facts)]
         tracker.log({"a": 1.0}, 3)
     assert seen == [("logger", "the tracker", "Slow to take step 3", 600.0)]
+    seen = []
+
+    def close(self, failed=False):
+        seen.extend((wait.kind, wait.subject) for wait in longest())
+        seen.append([thread.name for thread in threading.enumerate() if thread.name == "watchdog"])
+
+    monkeypatch.setattr("burnish.tracking.jsonl.JsonlBackend.close", close)
+    run(trainer, folder, [1])
+    assert ("logger", "JsonlBackend to close") in seen and "watchdog" in seen[-1]
 
 
 def test_folder_where_another_run_writes_is_refused_at_once(trainer, folder):
@@ -229,15 +204,3 @@ def test_folder_where_another_run_writes_is_refused_at_once(trainer, folder):
         Tracker(trainer, second),
     ):
         pytest.fail("it began")
-
-
-def test_run_is_watched_until_its_loggers_are_closed(trainer, folder, monkeypatch):
-    seen = []
-
-    def close(self, failed=False):
-        seen.extend((wait.kind, wait.subject) for wait in longest())
-        seen.append([thread.name for thread in threading.enumerate() if thread.name == "watchdog"])
-
-    monkeypatch.setattr("burnish.tracking.jsonl.JsonlBackend.close", close)
-    run(trainer, folder, [1])
-    assert ("logger", "JsonlBackend to close") in seen and "watchdog" in seen[-1]

@@ -76,7 +76,7 @@ def test_status_names_the_process_its_step_and_the_longest_waits(watched, tmp_pa
     assert first["age"] >= second["age"] and second["limit"] is None
 
 
-def test_last_status_says_how_the_run_ended(tmp_path):
+def test_last_status_says_how_the_run_ended_and_goes_where_it_never_began(tmp_path):
     for state in ("done", "failed", "stopped"):
         dog = Watchdog(tmp_path, "x")
         dog.start()
@@ -84,6 +84,12 @@ def test_last_status_says_how_the_run_ended(tmp_path):
         assert status(tmp_path, "x")["state"] == state
     assert not [thread for thread in threading.enumerate() if thread.name in ("watchdog", "status")]
     assert waits.reporter is None
+    folder = tmp_path / "never"
+    dog = Watchdog(folder, "controller", stage=lambda: "starting")
+    dog.start()
+    until((folder / "status/controller.starting").exists)
+    dog.stop("failed")
+    assert not (folder / "status").exists()
 
 
 def test_thousands_of_waits_are_counted_and_the_longest_shown(watched, tmp_path):
@@ -98,41 +104,23 @@ def test_thousands_of_waits_are_counted_and_the_longest_shown(watched, tmp_path)
     assert [wait["owner"] for wait in found["waits"]] == [f"uid {i}" for i in range(20)]
 
 
-def test_no_status_is_written_into_the_folder_of_another_run(tmp_path):
-    early = tmp_path / "status/controller.starting"
+def test_status_of_another_run_stays_until_this_one_begins(tmp_path):
+    file, early = tmp_path / "status/controller.json", tmp_path / "status/controller.starting"
     early.parent.mkdir()
     early.write_text("of the run whose folder it is")
+    file.write_text("of an earlier run")
     stage, looks = [""], []
     dog = Watchdog(tmp_path, "controller", stage=lambda: looks.append(stage[0]) or stage[0])
     dog.start()
     until(lambda: len(looks) > 3)
-    assert list(early.parent.iterdir()) == [early]
-    stage[0] = "running"
-    until(lambda: status(tmp_path))
-    dog.stop()
-
-
-def test_status_of_a_starting_run_keeps_that_of_an_earlier_one(tmp_path):
-    file = tmp_path / "status/controller.json"
-    file.parent.mkdir()
-    file.write_text("of an earlier run")
-    early, stage = file.with_name("controller.starting"), ["starting"]
-    dog = Watchdog(tmp_path, "controller", stage=lambda: stage[0])
-    dog.start()
-    until(early.exists)
+    assert early.read_text() == "of the run whose folder it is" and file.read_text() == "of an earlier run"
+    stage[0] = "starting"
+    until(lambda: early.read_text().startswith("{"))
     assert json.loads(early.read_text())["state"] == "starting" and file.read_text() == "of an earlier run"
     stage[0] = "running"
     until(lambda: not early.exists())
     assert until(lambda: status(tmp_path))["state"] == "running"
     dog.stop()
-
-
-def test_run_that_ends_before_it_begins_leaves_no_status(tmp_path):
-    dog = Watchdog(tmp_path, "controller", stage=lambda: "starting")
-    dog.start()
-    until((tmp_path / "status/controller.starting").exists)
-    dog.stop("failed")
-    assert not (tmp_path / "status").exists()
 
 
 def test_late_wait_leaves_a_dump_an_event_and_a_warning(watched, tmp_path, events, caplog):
@@ -175,20 +163,15 @@ def test_dump_shows_where_tasks_wait(watched, tmp_path):
     assert place.index("in tool\n") < place.index("in deep\n") < place.index("in wait\n")
 
 
-def test_waits_that_are_late_together_share_a_dump(watched, tmp_path, events):
+def test_waits_late_together_share_a_dump_that_holds_reports_of_workers(watched, tmp_path, events, monkeypatch):
+    monkeypatch.setattr(waits, "worker_reports", [lambda: "workers:\nrank 1 is in update_actor"])
     for i in range(5):
         with waiting("tool", f"uid {i}", "x", -1.0):
             pass
     until(lambda: len(events) == 5)
     (file,) = dumps(tmp_path)
     assert {facts["stacks"] for _, facts in events} == {str(file)} and watched.late == 5
-
-
-def test_dump_holds_reports_of_workers(watched, tmp_path, monkeypatch):
-    monkeypatch.setattr(waits, "worker_reports", [lambda: "workers:\nrank 1 is in update_actor"])
-    with waiting("worker", "", "x", 60.0) as wait:
-        wait.overdue(until_written=True)
-    assert Path(wait.stacks).read_text().endswith("\nworkers:\nrank 1 is in update_actor")
+    assert file.read_text().endswith("\nworkers:\nrank 1 is in update_actor")
 
 
 def test_late_waits_of_workers_become_events_of_the_controller(watched, tmp_path, events, monkeypatch):
@@ -258,14 +241,10 @@ def test_wait_that_does_not_end_means_that_the_process_hangs(looked):
     asyncio.run(blocking_tool())
 
 
-def test_wait_without_a_limit_may_take_forever(tmp_path, monkeypatch):
-    dog = Watchdog(tmp_path, "controller")
+def test_wait_that_is_only_reported_or_has_no_limit_ends_nothing(tmp_path, looked, monkeypatch):
     with waiting("engine", "", "a request", None) as wait:
-        dog._look(waits.ran() + 1e9)
+        Watchdog(tmp_path, "controller")._look(waits.ran() + 1e9)
         assert wait.late_at is None
-
-
-def test_wait_that_is_only_reported_ends_nothing(looked, monkeypatch):
     with waiting("checkpoint", "", "writing", 60.0, report_only=True) as wait:
         assert not looked(wait)
     monkeypatch.setenv("BURNISH_WATCHDOG", "tell")
@@ -392,7 +371,7 @@ def run_stuck(folder, fault):
     return done.stderr
 
 
-def test_process_that_hangs_exits_with_code_3_after_a_dump(tmp_path):
+def test_process_that_hangs_exits_with_code_3_after_a_dump_even_if_the_disk_hangs(tmp_path):
     log = run_stuck(tmp_path, "none")
     assert "CRITICAL" in log and "waited 0 s for a disk that hangs (a thread) (limit 0.1 s), and it does not end" in log
     assert "This process is ended (exit code 3)" in log
@@ -403,11 +382,8 @@ def test_process_that_hangs_exits_with_code_3_after_a_dump(tmp_path):
     assert (
         len(lines) == 2 and str(last) in lines[1] and "'exit_code': 3" in lines[1] and "a disk that hangs" in lines[1]
     )
-
-
-def test_hanging_disk_does_not_keep_the_process_from_ending(tmp_path):
-    run_stuck(tmp_path, "disk")
-    assert not dumps(tmp_path)
+    run_stuck(tmp_path / "disk", "disk")
+    assert not dumps(tmp_path / "disk")
 
 
 def test_look_that_fails_is_logged_and_the_next_one_comes(watched, monkeypatch, caplog):

@@ -15,10 +15,11 @@ from tests.agents.conftest import WritingEngine
 WORKER = "burnish.workers.replica.make_engine"
 SAMPLED = 8
 ECHO = '''
+import asyncio
 from burnish.agents.tools import BaseTool, ToolResponse
 
 class Echo(BaseTool):
-    """Says again what it was told; each call earns 0.25. "boom" breaks it."""
+    """Says again what it was told; each call earns 0.25. "boom" breaks it, and "hang" it does not answer."""
 
     SCHEMA = {"type": "function", "function": {"name": "echo", "description": "Says it again.", "parameters": {
         "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}}
@@ -26,14 +27,14 @@ class Echo(BaseTool):
     async def execute(self, instance_id, parameters, **kwargs):
         if "boom" in parameters["text"]:
             raise RuntimeError("the echo is gone")
+        if parameters["text"] == "hang":
+            await asyncio.sleep(1000)
         return ToolResponse(parameters["text"].upper()), 0.25, {"length": len(parameters["text"])}
 '''
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One turn that the policy is to write."""
-
     uid: int
     sample: int
     turn: int
@@ -94,7 +95,6 @@ def call(text: str, name: str = "echo", argument: str = "text") -> str:
 
 
 def question(content: str, **columns: Any) -> dict[str, Any]:
-    """A row about who wrote a play."""
     truth = {"style": "rule", "ground_truth": {"target": ["Goethe"]}}
     return {"data_source": "nq", "prompt": [{"role": "user", "content": content}], "reward_model": truth, **columns}
 

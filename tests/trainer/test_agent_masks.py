@@ -1,17 +1,14 @@
 """Rewards and masks of trajectories with several turns: which tokens are trained, and with what."""
 
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from burnish.data.files import write_parquet
-from burnish.models.tiny import write_tiny_model
 from burnish.protocol import DataProto
 from burnish.trainer.score import with_observations
-from burnish.workers import objectives
+from burnish.workers import critic, objectives
 from tests.trainer.scripted import call, follow, question, write_echo
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2"]
@@ -58,20 +55,13 @@ class Own(AgentLoopBase):
 """
 
 
-@pytest.fixture(scope="module")
-def roomy(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("roomy") / "model", context=2048)
-
-
 @pytest.fixture
 def begin(build_trainer, roomy, monkeypatch):
     """A trainer on eight rows whose policy calls the tool twice (the second sample once) and answers."""
 
     def write(asked):
-        calls = ["ab", "cdef"][asked.sample :]
-        return (
-            call(calls[asked.turn]) if asked.turn < len(calls) else f"<answer>{['Goethe', 'no'][asked.sample]}</answer>"
-        )
+        turns = [*map(call, ["ab", "cdef"][asked.sample :]), f"<answer>{['Goethe', 'no'][asked.sample]}</answer>"]
+        return turns[asked.turn]
 
     def make(*overrides):
         write_parquet([question(f"Who wrote Faust? {i}") for i in range(8)], "train.parquet")
@@ -87,16 +77,14 @@ def begin(build_trainer, roomy, monkeypatch):
 
 
 def ends(mask):
-    """Where the turns of a response (R,) end."""
     return [i for i, m in enumerate(mask) if m and (i + 1 == len(mask) or not mask[i + 1])]
 
 
 def placed(batch):
     """Per row, the rewards at the ends of its turns; nothing may be elsewhere."""
     found = []
-    for scores, mask in zip(
-        batch.batch["token_level_scores"].tolist(), batch.batch["response_mask"].tolist(), strict=True
-    ):
+    columns = (batch.batch[name].tolist() for name in ("token_level_scores", "response_mask"))
+    for scores, mask in zip(*columns, strict=True):
         found.append([scores[end] for end in ends(mask)])
         assert sum(scores) == pytest.approx(sum(found[-1]))
     return found
@@ -106,23 +94,19 @@ def placed(batch):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "first", "second"),
+    ("rewards", "manager", "first", "second"),
     [
-        ("trajectory", [0, 0, 1], [0, 0]),
-        ("turn", [0.25, 0.25, 0], [0.25, 0]),
-        ("both", [0.25, 0.25, 1], [0.25, 0]),
+        ("trajectory", "naive", [0, 0, 1], [0, 0]),
+        ("turn", "naive", [0.25, 0.25, 0], [0.25, 0]),
+        ("both", "naive", [0.25, 0.25, 1], [0.25, 0]),
+        ("trajectory", "tens.py:Tens", [0, 0, 10], [0, 10]),
+        ("both", "tens.py:Tens", [0.25, 0.25, 10], [0.25, 10]),
     ],
 )
-def test_rewards_reach_the_last_token_of_their_turn(begin, rewards, first, second):
-    batch = begin(*GRPO, f"{REWARDS}={rewards}").experience.draw(1, {})[0]
-    assert placed(batch) == [first, second] * 4
-
-
-@pytest.mark.parametrize(("rewards", "first"), [("trajectory", [0, 0, 10]), ("both", [0.25, 0.25, 10])])
-def test_a_manager_of_the_users_own_places_the_score(begin, rewards, first):
+def test_rewards_reach_the_last_token_of_their_turn(begin, rewards, manager, first, second):
     Path("tens.py").write_text(MANAGER)
-    batch = begin(*GRPO, f"{REWARDS}={rewards}", "reward_model.reward_manager=tens.py:Tens").experience.draw(1, {})[0]
-    assert placed(batch)[::2] == [first] * 4
+    keys = [f"{REWARDS}={rewards}", f"reward_model.reward_manager={manager}"]
+    assert placed(begin(*GRPO, *keys).experience.draw(1, {})[0]) == [first, second] * 4
 
 
 @pytest.mark.parametrize(
@@ -178,9 +162,8 @@ def test_rewards_of_turns_are_discounted_back_over_the_policys_tokens_alone(begi
 def one_step(trainer, spoil):
     """A training step; with `spoil`, every column has other values where the policy was told something."""
     batch = trainer.experience.draw(1, {})[0]
-    told = (batch.batch["response_mask"] == 0) & batch.batch["attention_mask"][
-        :, -batch.batch["responses"].shape[1] :
-    ].bool()
+    there = batch.batch["attention_mask"][:, -batch.batch["responses"].shape[1] :].bool()
+    told = (batch.batch["response_mask"] == 0) & there
     assert told.any(-1).all()
     noise = torch.Generator().manual_seed(0)
 
@@ -214,27 +197,30 @@ def differing(one, other):
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, GAE, WHITENED], ids=["grpo", "gae", "reinforce_plus_plus"])
-def test_nothing_of_what_the_policy_was_told_reaches_an_update(begin, algorithm):
+def test_nothing_of_what_the_policy_was_told_reaches_an_update(begin, monkeypatch, algorithm):
     """Loss, entropy, KL in loss and reward, whitening, values: all are the same whatever stands at those tokens."""
-    steps = []
-    for name in ("as it is", "spoilt"):
-        trainer = begin(
-            *algorithm, "actor_rollout_ref.rollout.n=2", f"trainer.default_local_dir={name.replace(' ', '_')}"
-        )
+    steps, kept = [], gradients(monkeypatch)
+    for name in ("plain", "spoilt"):
+        trainer = begin(*algorithm, "actor_rollout_ref.rollout.n=2", f"trainer.default_local_dir={name}")
         steps.append(one_step(trainer, spoil=name == "spoilt"))
     (metrics, weights), (spoilt_metrics, spoilt_weights) = steps
-    assert {
-        name for name in differing(metrics, spoilt_metrics) if not name.startswith(("timing", "tools/seconds"))
-    } == set()
+    other = differing(metrics, spoilt_metrics)
+    assert not {name for name in other if not name.startswith(("timing", "tools/seconds"))}
     for one, other in zip(weights, spoilt_weights, strict=True):
         assert differing(one, other) == set()
     assert metrics["actor/grad_norm"][0] > 0 and ("critic/vf_loss" in metrics) == (algorithm is GAE)
+    assert algorithm is not GAE or {name for name, *_ in kept} == {"log_prob", "entropy", "values"}
+    for name, gradient, sampled, there in kept:
+        told = there & ~sampled
+        assert told.any() and not gradient[told].any(), name
+        assert gradient[sampled].ne(0).float().mean() > 0.9, name
 
 
 def gradients(monkeypatch):
     """What the losses send back in an update: a list of (name, gradient (b, R), mask (b, R), tokens there (b, R))."""
     kept = []
-    inputs, values = objectives.PolicyObjective.inputs, objectives.ValueObjective.__call__
+    inputs, objective = objectives.PolicyObjective.inputs, critic.CriticWorker.objective
+    plain = critic.value_loss
 
     def keep(name, tensor, micro):
         mask = micro.batch["response_mask"].bool()
@@ -247,28 +233,21 @@ def gradients(monkeypatch):
                 keep(name, passed[name], rows)
         return inputs(self, rows, passed)
 
-    def watched_values(self, micro):
-        def forward(packed):
-            predicted = self.forward.values(packed)
-            keep("values", predicted, micro)
-            return predicted
+    def watched_values(self, mini):
+        def loss(micro):
+            def value_loss(inputs):
+                keep("values", inputs.vpreds, micro)
+                return plain(inputs)
 
-        return values(replace(self, forward=SimpleNamespace(values=forward)), micro)
+            with monkeypatch.context() as patch:
+                patch.setattr(critic, "value_loss", value_loss)
+                return objective(self, mini)(micro)
+
+        return loss
 
     monkeypatch.setattr(objectives.PolicyObjective, "inputs", watched)
-    monkeypatch.setattr(objectives.ValueObjective, "__call__", watched_values)
+    monkeypatch.setattr(critic.CriticWorker, "objective", watched_values)
     return kept
-
-
-def test_no_gradient_comes_from_what_the_policy_was_told(begin, monkeypatch):
-    trainer = begin(*GAE, "actor_rollout_ref.rollout.n=2")
-    kept = gradients(monkeypatch)
-    one_step(trainer, spoil=False)
-    assert {name for name, *_ in kept} == {"log_prob", "entropy", "values"}
-    for name, gradient, sampled, there in kept:
-        told = there & ~sampled
-        assert told.any() and not gradient[told].any(), name
-        assert gradient[sampled].ne(0).float().mean() > 0.9, name
 
 
 def test_without_state_masking_all_of_the_response_is_trained(begin, monkeypatch):
@@ -278,26 +257,15 @@ def test_without_state_masking_all_of_the_response_is_trained(begin, monkeypatch
     there = batch.batch["attention_mask"][:, -width:]
     assert torch.equal(batch.batch["response_mask"], there) and "rollout_log_probs" not in batch.batch
     assert batch.batch["token_level_scores"].sum(-1).tolist() == [1, 0] * 4
-    assert [int(row.nonzero()) for row in batch.batch["token_level_scores"][::2]] == [
-        int(n) - 1 for n in there[::2].sum(-1)
-    ]
-    batch = batch.union(trainer.policy.compute_log_prob(batch, trainer.credit.needs.outputs)).union(
-        trainer.policy.compute_ref_log_prob(batch)
-    )
-    batch = trainer.credit(batch, {})
+    ends = [int(row.nonzero()) for row in batch.batch["token_level_scores"][::2]]
+    assert ends == [int(n) - 1 for n in there[::2].sum(-1)]
+    batch = batch.union(trainer.policy.compute_log_prob(batch, trainer.credit.needs.outputs))
+    batch = trainer.credit(batch.union(trainer.policy.compute_ref_log_prob(batch)), {})
     assert batch.batch["advantages"][there.bool()].ne(0).all()
     kept = gradients(monkeypatch)
-    trainer.policy.update_actor(batch, 1)
-    assert kept
+    assert trainer.policy.update_actor(batch, 1)["actor/grad_norm"][0] > 0 and kept
     for name, gradient, _, everywhere in kept:
         assert gradient[everywhere].ne(0).float().mean() > 0.95, name
-
-
-def test_a_run_without_state_masking_ends(train, begin, metrics_of, roomy):
-    begin(*GRPO)  # writes the rows and follows the script
-    train(*TOOLS, *GRPO, write_echo(), f"actor_rollout_ref.model.path={roomy}", "trainer.total_training_steps=2",
-          "actor_rollout_ref.actor.state_masking=false", "trainer.default_local_dir=all")  # fmt: skip
-    assert [line["step"] for line in metrics_of("all")] == [1, 2] and metrics_of("all")[-1]["actor/grad_norm"] > 0
 
 
 def test_padding_is_no_observation():

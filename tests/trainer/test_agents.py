@@ -1,20 +1,18 @@
 """Agents inside training runs: what a run trains on, what it reports, and what becomes of a run whose tools fail."""
 
-import json
 import shutil
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from burnish.agents.loops.search import NOTICE
 from burnish.data.files import write_parquet
-from burnish.errors import ConfigError, RewardError
-from burnish.models.tiny import byte_tokenizer, write_tiny_model
+from burnish.errors import RewardError
+from burnish.models.tiny import byte_tokenizer
 from tests.search.conftest import Words, serving
+from tests.trainer.conftest import rollouts, same_weights, validated
 from tests.trainer.scripted import BROKEN, FAUST, answering, call, follow, question, write_echo
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
@@ -24,12 +22,6 @@ SEARCH = [*GRPO, *ROOM, *RULES, "do_search=true", "max_turns=2", "retriever.topk
 TOOLS = [*GRPO, *ROOM, *RULES, "actor_rollout_ref.rollout.multi_turn.enable=true"]
 TWO = "trainer.total_training_steps=2"
 FOUND = '\n\n<information>Doc 1(Title: "Faust") A play by Goethe.</information>\n\n'
-
-
-@pytest.fixture(scope="module")
-def roomy(tmp_path_factory):
-    """A model whose context has room for several turns of single bytes."""
-    return write_tiny_model(tmp_path_factory.mktemp("roomy") / "model", context=4096)
 
 
 @pytest.fixture
@@ -56,10 +48,6 @@ def searches(asked):
     if asked.sample % 2:
         return "<answer>Schiller</answer>"
     return "<think>a</think><search>Faust</search>" if not asked.turn else "<answer>Goethe</answer>"
-
-
-def rollouts(step, run="run", folder="rollouts"):
-    return [json.loads(line) for line in Path(run, folder, f"{step}.jsonl").read_text().splitlines()]
 
 
 def spoken(row):
@@ -95,10 +83,7 @@ def test_the_search_agent_trains_against_a_real_server(agents, library, metrics_
     assert (first["training/num_turns/mean"], first["tool_call_counts/mean"]) == (3, 0.5)
     assert second["val-env/searched"] == second["val-core/nq/acc/mean@1"] == 1
     assert [queries for queries, _ in library.retriever.calls] == [["Is anybody there?"], ["Faust"]]
-
-
-def test_what_was_found_is_masked_and_not_part_of_the_text_that_is_scored(agents, library):
-    agents(searches, QUESTIONS, *SEARCH, f"retriever.url={library.url}/retrieve", TWO)
+    # What was found is masked, and not part of the text that is scored.
     rows = [*rollouts(1), *rollouts(2)]
     assert len(rows) == 32
     for row in rows:
@@ -191,13 +176,11 @@ def test_an_interrupted_run_resumes_identically(agents, library, metrics_of, mon
     agents(write, QUESTIONS, *keys, "trainer.default_local_dir=again")
     whole, resumed = metrics_of("run"), metrics_of("again")
     assert [line["step"] for line in resumed] == [1, 2] and whole[0]["retrieval/queries"] == 4
-    clocks = ("retrieval/",)  # and a resumed run asks again what the other has cached
-    for one, other in zip(whole, resumed, strict=True):
-        assert {k: v for k, v in one.items() if not k.startswith(clocks)} == {
-            k: v for k, v in other.items() if not k.startswith(clocks)
-        }
-    one, other = (load_file(f"{run}/global_step_2/actor/model.safetensors") for run in ("run", "again"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    for line in (*whole, *resumed):  # a resumed run asks again what the other has cached
+        for name in [name for name in line if name.startswith("retrieval/")]:
+            del line[name]
+    assert whole == resumed
+    assert same_weights(2, "run", "again")
     assert whole[1]["actor/grad_norm"] > 0
 
 
@@ -233,13 +216,21 @@ def test_broken_trajectories_are_dropped_and_counted(agents, metrics_of, caplog,
     assert "are dropped" in said and "the echo is gone" in said and "first uid 0" in said
 
 
-def test_a_group_of_which_one_is_left_goes_too(agents, metrics_of):
-    keys = [*TOOLS, write_echo(), "reward.max_failure_ratio=0.2", "data.val_files=null"]
-    write = breaks(lambda asked: asked.uid == 0 and asked.sample < 3)
+@pytest.mark.parametrize(
+    ("keys", "where", "counts", "kept"),
+    [
+        (["algorithm.adv_estimator=grpo"], (0, {0, 1, 2}), (3, 4, 1), {1: 4, 2: 4, 3: 4}),
+        (["algorithm.adv_estimator=remax", "actor_rollout_ref.rollout.n=2"], (1, {2}), (1, 2, 1), {0: 2, 2: 2, 3: 2}),
+    ],
+    ids=["one is left", "without its greedy answer"],
+)
+def test_a_group_that_cannot_be_compared_goes_too(agents, metrics_of, keys, where, counts, kept):
+    keys = [*TOOLS, *keys, write_echo(), "reward.max_failure_ratio=0.2", "data.val_files=null"]
+    write = breaks(lambda asked: asked.uid == where[0] and asked.sample in where[1])
     agents(write, QUESTIONS, *keys, "trainer.total_training_steps=1")
     (line,) = metrics_of("run")
-    assert (line["failures/tool"], line["failures/dropped_samples"], line["failures/dropped_groups"]) == (3, 4, 1)
-    assert {row["uid"] for row in rollouts(1)} == {1, 2, 3}
+    assert tuple(line[f"failures/{name}"] for name in ("tool", "dropped_samples", "dropped_groups")) == counts
+    assert Counter(row["uid"] for row in rollouts(1)) == kept
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["scored as they finish", "scored by a batch function"])
@@ -259,22 +250,7 @@ def test_validation_continues_without_broken_samples(agents, metrics_of):
     agents(write, QUESTIONS, *keys, test=[question("one"), question("two"), question("three")])
     (line,) = metrics_of("run")
     assert line["val-failures/tool"] == 1 and line["val-core/nq/acc/mean@1"] == 0 and line["val-tools/calls"] == 1
-    assert len(rollouts(0, folder="validation")) == 2
-
-
-def test_a_group_without_its_greedy_answer_has_no_baseline(agents, metrics_of):
-    keys = [
-        *TOOLS,
-        "algorithm.adv_estimator=remax",
-        "actor_rollout_ref.rollout.n=2",
-        write_echo(),
-        "data.val_files=null",
-    ]
-    write = breaks(lambda asked: asked.uid == 1 and asked.sample == 2)
-    agents(write, QUESTIONS, *keys, "reward.max_failure_ratio=0.1", "trainer.total_training_steps=1")
-    (line,) = metrics_of("run")
-    assert (line["failures/tool"], line["failures/dropped_samples"], line["failures/dropped_groups"]) == (1, 2, 1)
-    assert Counter(row["uid"] for row in rollouts(1)) == {0: 2, 2: 2, 3: 2}
+    assert len(validated(0)) == 2
 
 
 def test_a_server_that_goes_away_stops_the_run(agents):
@@ -311,10 +287,3 @@ def test_a_server_that_breaks_now_and_then_is_asked_again(agents, metrics_of):
         agents(searches, QUESTIONS, *keys, f"retriever.url={url}")
     (line,) = metrics_of("run")
     assert (line["retrieval/retries"], line["retrieval/failures"]) == (1, 0) and line["critic/score/mean"] == 0.5
-
-
-def test_a_missing_server_is_reported_before_a_model_is_loaded(agents, monkeypatch):
-    monkeypatch.setattr("burnish.workers.actor_rollout_ref.load_causal_lm", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(ConfigError) as error:
-        agents(searches, QUESTIONS, *SEARCH, "retriever.url=http://127.0.0.1:9/retrieve")
-    assert "burnish retriever serve --index FOLDER --port 9" in str(error.value)

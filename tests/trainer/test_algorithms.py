@@ -4,22 +4,19 @@ A name in a table that crashed, did nothing, or reported nothing would fail here
 earns sometimes, so that there is something to learn.
 """
 
-import json
 import math
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from burnish.algorithms import advantages, losses
 from burnish.cli.quickstart import NANO
 from burnish.config.actor import AGGREGATIONS, KL_KINDS, LOSSES
 from burnish.config.algorithm import ESTIMATORS
-from burnish.config.load import load_ppo
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from burnish.trainer import setup
+from tests.trainer.conftest import build, same, state_of
 
 ACTOR = "actor_rollout_ref.actor"
 REWARD = """
@@ -43,29 +40,23 @@ def two_steps(tmp_path, monkeypatch, metrics_of):
     Path("reward.py").write_text(REWARD)
 
     def run(*overrides: str) -> list[dict[str, float]]:
-        loaded = load_ppo([
+        trainer = build(
             "data.train_files=train.parquet", "data.train_batch_size=4", "data.max_prompt_length=32",
             "data.max_response_length=24", f"actor_rollout_ref.model.path={NANO}", f"{ACTOR}.ppo_mini_batch_size=2",
             f"{ACTOR}.optim.lr=1e-4", "custom_reward_function.path=reward.py", "trainer.total_training_steps=2",
             "trainer.device=cpu", "trainer.default_local_dir=run", "trainer.logger=jsonl", *overrides,
-        ])  # fmt: skip
-        setup.prepare(loaded)
-        trainer = setup.build(loaded.config)
+        )  # fmt: skip
         trainer.init_workers()
         trainer.fit()
         lines = metrics_of("run")
         assert [line["step"] for line in lines] == [1, 2]
         for line in lines:
             assert all(math.isfinite(value) for value in line.values()), line
-        assert moved(NANO / "model.safetensors", "run/global_step_2/actor/model.safetensors")
+        after = load_file("run/global_step_2/actor/model.safetensors")
+        assert not same(load_file(NANO / "model.safetensors"), after)
         return lines
 
     return run
-
-
-def moved(before: str | Path, after: str | Path) -> bool:
-    one, other = load_file(before), load_file(after)
-    return any(not torch.equal(one[name], other[name]) for name in one)
 
 
 def test_the_configuration_knows_every_name():
@@ -116,14 +107,13 @@ def test_every_kl_kind_trains_in_the_reward(two_steps, kind, controller):
     assert lines[1]["actor/reward_kl_penalty"] != 0
     changed = lines[0]["actor/reward_kl_penalty_coeff"] != lines[1]["actor/reward_kl_penalty_coeff"]
     assert changed == (controller == "adaptive")
-    saved = json.loads(Path("run/global_step_2/data/trainer.json").read_text())["kl"]
-    assert saved.keys() == ({"kl_coef"} if controller == "adaptive" else set())
+    assert state_of(2)["kl"].keys() == ({"kl_coef"} if controller == "adaptive" else set())
 
 
 @pytest.mark.parametrize("method", ["pow", "max_min", "max_random"])
 def test_every_resampling_trains(two_steps, method):
-    lines = two_steps("algorithm.adv_estimator=gae", "actor_rollout_ref.rollout.n=2", "algorithm.pf_ppo.enable=true",
-                      f"algorithm.pf_ppo.reweight_method={method}")  # fmt: skip
+    pf_ppo = ["algorithm.pf_ppo.enable=true", f"algorithm.pf_ppo.reweight_method={method}"]
+    lines = two_steps("algorithm.adv_estimator=gae", "actor_rollout_ref.rollout.n=2", *pf_ppo)
     assert all(0 < line["pf_ppo/distinct_ratio"] <= 1 for line in lines)
 
 

@@ -1,6 +1,5 @@
 """Augmentation in a run: prompts that reward functions and agent loops propose are drawn, traced, and kept."""
 
-import json
 import logging
 import re
 import shutil
@@ -9,24 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from burnish.agents import AgentLoopOutput
 from burnish.agents.runner import Trajectory
 from burnish.config.data import AugmentConfig, DataConfig
 from burnish.config.reward import RewardConfig
 from burnish.data.augment import PromptBuffer
-from burnish.errors import CheckpointError, ConfigError
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto, object_column
+from burnish.rewards.managers import adapt_manager
 from burnish.rewards.managers.naive import NaiveRewardManager
-from burnish.rewards.managers.protocol import adapt_manager
 from burnish.rollout.base import Completion
 from burnish.trainer.augment import Augmentation
-from burnish.trainer.experience import drawn_of
 from burnish.trainer.score import score
-from burnish.trainer.state import check_same_run
 from burnish.workers.trajectories import to_batch
+from tests.trainer.conftest import events, rollouts, same_weights, state_of
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 SCORE = "float(len(set(solution_str)) % 3)"
@@ -50,8 +46,7 @@ class Curious(AgentLoopBase):
 
 
 def samples(run="run"):
-    paths = sorted(Path(run, "rollouts").iterdir(), key=lambda path: int(path.stem))
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return [sample for step in range(len(list(Path(run, "rollouts").iterdir()))) for sample in rollouts(step + 1, run)]
 
 
 def augment_figures(lines):
@@ -62,9 +57,11 @@ def augment_figures(lines):
 def test_proposed_prompts_are_trained_on_and_lead_back_to_their_origin(train, reward, metrics_of):
     """12 rows in batches of 5, 5 and 2: at most half of each batch is proposed, and the steps do not become more."""
     reward(NEXT)
-    batch = ["data.train_batch_size=5", "actor_rollout_ref.actor.ppo_mini_batch_size=5"]
-    train(*GRPO, *batch, "data.augment.enable=true", "data.augment.buffer_size=5")
-    assert augment_figures(metrics_of("run")) == [[0, 5, 10, 0, 0, 5], [0.4, 5, 10, 0, 3, 5], [0.5, 2, 4, 0, 1, 5]]
+    batch = ["data.train_batch_size=5", "actor_rollout_ref.actor.ppo_mini_batch_size=5", "data.val_files=test.parquet"]
+    train(*GRPO, *batch, "data.augment.enable=true", "data.augment.buffer_size=5", "trainer.test_freq=1")
+    start, *lines = metrics_of("run")
+    assert not [name for name in start if "augment" in name or "new_prompts" in name], "validation adds nothing"
+    assert augment_figures(lines) == [[0, 5, 10, 0, 0, 5], [0.4, 5, 10, 0, 3, 5], [0.5, 2, 4, 0, 1, 5]]
     prompts = {sample["uid"]: sample for sample in samples()}
     assert sorted(prompts) == list(range(12)) and len(samples()) == 36
     proposed = {uid: sample["augmented"] for uid, sample in prompts.items() if "augmented" in sample}
@@ -75,7 +72,7 @@ def test_proposed_prompts_are_trained_on_and_lead_back_to_their_origin(train, re
         assert origin["by"] == "reward" and origin["depth"] == 1 + parent.get("augmented", {}).get("depth", 0)
         assert prompts[uid]["data_source"] == "next"
     assert all(set(sample["reward_info"]) == {"score", "acc"} for sample in prompts.values())
-    state = json.loads(Path("run/global_step_3/data/trainer.json").read_text())["experience"]
+    state = state_of(3)["experience"]
     assert (state["position"], state["drawn"], len(state["augment"]["waiting"])) == (9, 12, 5)
 
 
@@ -95,10 +92,8 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_did(train, reward, metri
     assert len(metrics_of("whole")) == 6 and metrics_of("whole")[-1]["augment/share"] == 0.5
     assert samples("whole") == samples("parts")
     assert {s["augmented"]["depth"] for s in samples("whole") if "augmented" in s} == {1, 2}
-    states = [json.loads(Path(run, "global_step_6/data/trainer.json").read_text()) for run in ("whole", "parts")]
-    assert states[0]["experience"] == states[1]["experience"]
-    one, other = (load_file(f"{run}/global_step_6/actor/model.safetensors") for run in ("whole", "parts"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert state_of(6, "whole")["experience"] == state_of(6, "parts")["experience"]
+    assert same_weights(6, "whole", "parts")
 
 
 def test_off_it_is_said_once_and_changes_nothing(train, reward, metrics_of, caplog):
@@ -110,15 +105,6 @@ def test_off_it_is_said_once_and_changes_nothing(train, reward, metrics_of, capl
     train(*GRPO, "trainer.default_local_dir=silent")
     assert metrics_of("proposing") == metrics_of("silent")
     assert samples("proposing") == samples("silent")
-
-
-def test_validation_adds_nothing(train, reward, metrics_of):
-    reward(NEXT)
-    train("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.augment.enable=true",
-          "trainer.total_training_steps=1", "trainer.test_freq=1")  # fmt: skip
-    validated, trained = metrics_of("run")
-    assert not [name for name in validated if "augment" in name or "new_prompts" in name]
-    assert trained["augment/added"] == trained["augment/waiting"] == 4
 
 
 def test_agent_loops_propose_and_what_could_not_run_is_refused(train, metrics_of, caplog, monkeypatch):
@@ -133,25 +119,10 @@ def test_agent_loops_propose_and_what_could_not_run_is_refused(train, metrics_of
     proposed = [sample for sample in samples() if "augmented" in sample]
     assert {sample["augmented"]["by"] for sample in proposed} == {"agent"} and "=?!" in proposed[0]["prompt"]
     assert "step 2: 6 new prompts are refused: agent_name=nobody: there is no such agent loop" in caplog.text
-    events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
-    (event,) = [event for event in events if event["kind"] == "augment_refused"]
+    (event,) = events("augment_refused")
     assert (event["step"], event["refused"]) == (2, 6) and "agent_name=nobody" in event["reasons"][0]
-    waiting = json.loads(Path("run/global_step_2/data/trainer.json").read_text())["experience"]["augment"]["waiting"]
+    waiting = state_of(2)["experience"]["augment"]["waiting"]
     assert [row["weight"] for row in waiting] == [0.5] * 4, "numbers of numpy are numbers"
-
-
-def test_an_impossible_share_is_reported_before_a_model_is_loaded(train):
-    with pytest.raises(ConfigError, match=r"data\.augment\.share=0\.2 of data\.train_batch_size=4"):
-        train(*GRPO, "data.augment.enable=true", "data.augment.share=0.2")
-
-
-def test_another_augmentation_is_another_run():
-    ours = {"data.augment": None}
-    check_same_run(Path("run/global_step_1"), {}, ours)  # a checkpoint that knows no such fact had none
-    saved = {"data.augment": {"enable": True, "buffer_size": 8, "share": 0.5, "on_full": "drop_new"}}
-    with pytest.raises(CheckpointError, match=r"saved with data\.augment=.*, and this run has None.*Set it back"):
-        check_same_run(Path("run/global_step_1"), saved, ours)
-    assert drawn_of({"position": 7}) == 7 and drawn_of({"position": 7, "drawn": 12}) == 12
 
 
 # --- from results to the column, without a run ---
@@ -179,6 +150,16 @@ def scored(batch, function, manager=NaiveRewardManager, **reward):
     return score(batch, adapt_manager(manager(Words(), 0, function)), config, {}, needs_groups=False)
 
 
+@pytest.fixture
+def augmentation(tiny_model):
+    """With a buffer for batches of two; `augmentation.events` has what was recorded."""
+    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True, share=1))
+    buffer, told = PromptBuffer(config, load_tokenizer(tiny_model)), []
+    made = Augmentation(buffer, lambda kind, **facts: told.append((kind, facts)))
+    made.events = told
+    return made
+
+
 def propose(solution_str):
     if solution_str == "2":
         raise ValueError("no score")
@@ -195,21 +176,7 @@ def test_dropped_samples_propose_nothing():
     assert zeroed.non_tensor_batch["new_prompts"].tolist() == [{"reward": [{"prompt": "1"}]}, {}]
 
 
-class Own:
-    """A manager that scores by itself and hands new prompts on in its extra info."""
-
-    def __init__(self, tokenizer, num_examine, compute_score):
-        pass
-
-    def __call__(self, data, return_dict=False):
-        rewards = torch.zeros(data.batch["response_mask"].shape)
-        extra = {"acc": [1.0, 0.0], "new_prompts": [[{"prompt": "own"}], None]}
-        return {"reward_tensor": rewards, "reward_extra_info": extra}
-
-
-def test_only_rows_that_the_buffer_handed_out_are_children(tiny_model):
-    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True, share=1))
-    augmentation = Augmentation(PromptBuffer(config, load_tokenizer(tiny_model)), lambda kind, **facts: None)
+def test_only_rows_that_the_buffer_handed_out_are_children(augmentation):
     batch = scored(batch_of([1], [3]), propose)
     batch.non_tensor_batch["extra_info"][:] = [{"augmented": {"depth": 7}}] * 2  # a file may have such a field
     augmentation.collect(batch, 1, {})
@@ -221,9 +188,8 @@ def test_only_rows_that_the_buffer_handed_out_are_children(tiny_model):
     assert [row["augmented"]["depth"] for row in augmentation.take(2)] == [2, 1]
 
 
-def test_the_rounds_of_a_step_add_up(tiny_model):
-    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True))
-    augmentation, metrics = Augmentation(PromptBuffer(config, load_tokenizer(tiny_model)), lambda *_, **facts: None), {}
+def test_the_rounds_of_a_step_add_up(augmentation):
+    metrics = {}
     for proposed in ("ab", "bcd"):
         rows = [{"prompt": text} for text in proposed]
         batch = scored(batch_of([1]), lambda solution_str, rows=rows: {"score": 1, "new_prompts": [*rows, "no row"]})
@@ -238,9 +204,7 @@ def nested(levels):
     return [nested(levels - 1)] if levels else []
 
 
-def test_what_is_nested_too_deeply_is_refused_and_the_sample_stays(tiny_model):
-    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True))
-    augmentation = Augmentation(PromptBuffer(config, load_tokenizer(tiny_model)), lambda kind, **facts: None)
+def test_what_is_nested_too_deeply_is_refused_and_the_sample_stays(augmentation):
     deep = [{"prompt": "a", "extra_info": {"deep": nested(500)}}]
     circle = []
     circle += [circle, circle]
@@ -254,24 +218,30 @@ def test_what_is_nested_too_deeply_is_refused_and_the_sample_stays(tiny_model):
 
 
 def test_a_custom_manager_returns_new_prompts():
+    class Own:
+        def __init__(self, *_):
+            pass
+
+        def __call__(self, data, return_dict=False):
+            extra = {"acc": [1.0, 0.0], "new_prompts": [[{"prompt": "own"}], None]}
+            return {"reward_tensor": torch.zeros(data.batch["response_mask"].shape), "reward_extra_info": extra}
+
     batch = scored(batch_of([1], [2]), None, Own)
     assert batch.non_tensor_batch["new_prompts"].tolist() == [{"reward": [{"prompt": "own"}]}, {}]
     assert batch.non_tensor_batch["reward_info"].tolist() == [{"acc": 1.0}, {"acc": 0.0}]
 
 
-def test_refusals_are_logged_a_few_times_and_recorded_each_time(tiny_model, caplog):
-    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True))
-    events = []
-    augmentation = Augmentation(
-        PromptBuffer(config, load_tokenizer(tiny_model)), lambda kind, **facts: events.append((kind, facts))
-    )
+def test_refusals_are_logged_a_few_times_and_recorded_each_time(augmentation, caplog):
     for step in range(1, 6):
         batch = scored(batch_of([1], [3]), lambda solution_str: {"score": 1, "new_prompts": [solution_str, "x", 4, 5]})
         metrics = {}
         augmentation.collect(batch, step, metrics)
         assert metrics["augment/refused"] == 8 and "new_prompts" not in batch.non_tensor_batch
-    assert [facts["step"] for kind, facts in events if kind == "augment_refused"] == [1, 2, 3, 4, 5]
-    assert len(events[0][1]["reasons"]) == 3 and "(by the reward, from uid 0)" in events[0][1]["reasons"][0]
+    assert [facts["step"] for kind, facts in augmentation.events if kind == "augment_refused"] == [1, 2, 3, 4, 5]
+    assert (
+        len(augmentation.events[0][1]["reasons"]) == 3
+        and "(by the reward, from uid 0)" in augmentation.events[0][1]["reasons"][0]
+    )
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warned) == 4 and warned[0].startswith("step 1: 8 new prompts are refused: a new prompt is a str ('1')")
     assert "and 2 other reasons" in warned[0] and "further refusals are counted (augment/refused)" in warned[3]

@@ -1,5 +1,6 @@
 """A checkpoint is complete or not there, whatever happens while it is written."""
 
+import asyncio
 import errno
 import json
 import os
@@ -7,12 +8,15 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from burnish.errors import CheckpointError, ConfigError
+from burnish.errors import CheckpointError, ConfigError, WorkerError
 from burnish.trainer.checkpoint import CheckpointStore, link_model_files, step_of, verify
+from burnish.trainer.groups import write_captured
 
 
 def write_something(text: str):
@@ -24,36 +28,16 @@ def write_something(text: str):
 
 
 def test_save_then_latest(tmp_path):
-    store = CheckpointStore(tmp_path)
-    store.save(1, write_something("one"))
-    folder = store.save(2, write_something("two"))
-    assert store.latest() == folder == tmp_path / "global_step_2"
-    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text().strip() == "2"
-    assert step_of(folder) == 2
-    assert json.loads((folder / "manifest.json").read_text())["files"] == {"actor/weights.bin": 3}
-
-
-def test_keep_prunes_the_oldest_only(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     for step in (9, 10, 11):  # numeric, not alphabetical order
-        store.save(step, write_something("x"))
-    assert sorted(p.name for p in tmp_path.glob("global_step_*")) == ["global_step_10", "global_step_11"]
-
-
-def test_saving_a_step_again_replaces_it(tmp_path):
-    store = CheckpointStore(tmp_path)
-    store.save(1, write_something("old"))
-    folder = store.save(1, write_something("new!"))
-    assert (folder / "actor" / "weights.bin").read_text() == "new!"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["global_step_1", "latest_checkpointed_iteration.txt"]
-
-
-def test_full_disk_names_folder_and_fix(tmp_path):
-    def full(_folder: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(CheckpointError, match=r"global_step_3: No space left on device.*trainer\.default_local_dir"):
-        CheckpointStore(tmp_path).save(3, full)
+        folder = store.save(step, write_something("old"))
+    assert store.latest() == folder == tmp_path / "global_step_11" and step_of(folder) == 11
+    assert json.loads((folder / "manifest.json").read_text())["files"] == {"actor/weights.bin": 3}
+    store.save(11, write_something("new!"))
+    assert (folder / "actor" / "weights.bin").read_text() == "new!", "a step that is saved again is replaced"
+    names = ["global_step_10", "global_step_11", "latest_checkpointed_iteration.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert (tmp_path / names[-1]).read_text().strip() == "11"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
@@ -63,20 +47,25 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         CheckpointStore(blocked).save(1, write_something("x"))
 
 
-def test_truncated_file_is_named(tmp_path):
-    folder = CheckpointStore(tmp_path).save(1, write_something("abcdef"))
-    (folder / "actor" / "weights.bin").write_text("abc")
-    with pytest.raises(CheckpointError, match=r"truncated: actor/weights.bin has 3 bytes instead of 6"):
-        verify(folder)
+MISSING = r"not a complete checkpoint: manifest\.json is missing or damaged.*resume"
+ELSEWHERE = "manifest.json names .*, which is outside of"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"files": {}}', '{"files": 3}'])
-def test_a_damaged_manifest(tmp_path, text):
-    folder = CheckpointStore(tmp_path).save(1, write_something("x"))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, MISSING) for text in ("", "[]", '{"files": {}}', '{"files": 3}')),
+        *(
+            (json.dumps({"step": 1, "files": {name: 1}}), ELSEWHERE)
+            for name in ("../../secret", "/etc/passwd", "actor/../../../secret")
+        ),
+    ],
+)
+def test_a_manifest_that_is_damaged_or_names_files_elsewhere_is_refused(tmp_path, text, said):
+    folder = CheckpointStore(tmp_path / "run").save(1, write_something("x"))
+    (tmp_path / "secret").write_text("x")
     (folder / "manifest.json").write_text(text)
-    with pytest.raises(
-        CheckpointError, match=r"not a complete checkpoint: manifest\.json is missing or damaged.*resume"
-    ):
+    with pytest.raises(CheckpointError, match=said):
         verify(folder)
 
 
@@ -102,34 +91,20 @@ def test_resume_modes(tmp_path):
         store.to_resume("resume_path", str(tmp_path / "global_step_77"))
 
 
-def test_links_make_the_root_loadable(tmp_path):
-    actor = tmp_path / "actor"
-    actor.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "optimizer.safetensors", "engine.json"):
-        (actor / name).write_text(name)
+@pytest.mark.parametrize(
+    ("linked", "others"),
+    [
+        (["config.json", "model.safetensors", "tokenizer.json"], ["optimizer.safetensors", "engine.json"]),
+        (["adapter_config.json", "adapter_model.safetensors", "tokenizer.json"], ["masters.safetensors"]),
+    ],
+)
+def test_links_make_the_root_loadable(tmp_path, linked, others):
+    (tmp_path / "actor").mkdir()
+    for name in (*linked, *others):
+        (tmp_path / "actor" / name).write_text(name)
     link_model_files(tmp_path, "actor")
-    links = sorted(p.name for p in tmp_path.iterdir() if p.is_symlink())
-    assert links == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert (tmp_path / "model.safetensors").read_text() == "model.safetensors"
-
-
-def test_links_name_an_adapter_too(tmp_path):
-    actor = tmp_path / "actor"
-    actor.mkdir()
-    for name in ("adapter_config.json", "adapter_model.safetensors", "masters.safetensors", "tokenizer.json"):
-        (actor / name).write_text(name)
-    link_model_files(tmp_path, "actor")
-    links = sorted(p.name for p in tmp_path.iterdir() if p.is_symlink())
-    assert links == ["adapter_config.json", "adapter_model.safetensors", "tokenizer.json"]
-
-
-@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "actor/../../../secret"])
-def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path, name):
-    folder = CheckpointStore(tmp_path / "run").save(1, write_something("x"))
-    (tmp_path / "secret").write_text("x")
-    (folder / "manifest.json").write_text(json.dumps({"step": 1, "files": {name: 1}}))
-    with pytest.raises(CheckpointError, match="manifest.json names .*, which is outside of"):
-        verify(folder)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_symlink()) == linked
+    assert all((tmp_path / name).read_text() == name for name in linked)
 
 
 @pytest.mark.parametrize("text", ["", "x", "../elsewhere/global_step_9", "1/../../elsewhere/global_step_9", "\udcff"])
@@ -191,22 +166,6 @@ def test_behind_training_a_checkpoint_appears_when_it_is_whole(tmp_path):
     assert store.finished(wait=True) is None
 
 
-def test_one_save_at_a_time_and_keep_holds_behind_training(tmp_path):
-    store, running, most = CheckpointStore(tmp_path, keep=2), [], []
-
-    def write(folder: Path) -> None:
-        running.append(folder)
-        most.append(len(running))
-        write_something("x")(folder)
-        running.pop()
-
-    for step in range(1, 7):
-        store.save_behind(step, write)
-    store.finished(wait=True)
-    assert max(most) == 1 and len(most) == 6
-    assert sorted(p.name for p in tmp_path.glob("global_step_*")) == ["global_step_5", "global_step_6"]
-
-
 def test_a_failure_behind_training_is_the_same_error(tmp_path):
     def full(_folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -237,3 +196,25 @@ def test_a_disk_that_hangs_is_given_up_and_does_not_keep_the_process_from_ending
     assert ended.stdout.startswith(f"writing checkpoint {tmp_path}/global_step_2 has not ended within 0.3 s")
     assert "previous checkpoint is whole" in ended.stdout and "Raise trainer.checkpoint_timeout" in ended.stdout
     assert CheckpointStore(tmp_path).latest().name == "global_step_1"
+
+
+@dataclass
+class Peer:
+    passes: int  # of the event loop, before it has written
+    problem: Exception | None = None
+    has_ended: bool = False
+
+    async def call(self, method, folder):
+        assert method == "write_captured"
+        for _ in range(self.passes):
+            await asyncio.sleep(0)
+        self.has_ended = True
+        if self.problem is not None:
+            raise self.problem
+
+
+def test_a_failure_is_reported_after_the_last_write():
+    peers = [Peer(9), Peer(0, WorkerError("no space on rank 1")), Peer(5, OSError("rank 2")), Peer(20)]
+    with pytest.raises(WorkerError, match="no space on rank 1"):
+        write_captured(SimpleNamespace(peers=lambda: peers), Path("run"))
+    assert all(peer.has_ended for peer in peers)

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,8 @@ import torch
 from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.errors import RolloutError
 from burnish.protocol import DataProto
-from burnish.trainer.correction import GAP, RolloutCorrection
+from burnish.trainer.credit import GAP, RolloutCorrection
+from tests.trainer.conftest import events, state_of
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 SMALLEST = "algorithm.rollout_correction.gap_threshold=1e-30"  # any rounding is past it
@@ -28,9 +28,9 @@ def batch(gap: float) -> DataProto:
 
 
 def correction(**keys) -> tuple[RolloutCorrection, list[tuple[str, dict]]]:
-    events: list[tuple[str, dict]] = []
-    made = RolloutCorrection(RolloutCorrectionConfig(**keys), lambda kind, **facts: events.append((kind, facts)))
-    return made, events
+    told: list[tuple[str, dict]] = []
+    made = RolloutCorrection(RolloutCorrectionConfig(**keys), lambda kind, **facts: told.append((kind, facts)))
+    return made, told
 
 
 def step(made: RolloutCorrection, gap: float, number: int = 1) -> tuple[DataProto, dict[str, float]]:
@@ -41,25 +41,20 @@ def step(made: RolloutCorrection, gap: float, number: int = 1) -> tuple[DataProt
 
 
 def test_measure_reports_and_warns_once_and_changes_nothing(caplog):
-    made, events = correction(mode="measure")
+    made, told = correction(mode="measure")
     with caplog.at_level(logging.WARNING):
         outs = [step(made, 0.3, number) for number in (1, 2, 3)]
     assert all(metrics[GAP] > 0.01 and metrics["rollout_corr/active"] == 0 for _, metrics in outs)
     assert all("rollout_is_weights" not in out.batch and "loss_mask" not in out.batch for out, _ in outs)
-    assert [kind for kind, _ in events] == ["rollout_gap"] and events[0][1]["step"] == 1
+    assert [kind for kind, _ in told] == ["rollout_gap"] and told[0][1]["step"] == 1
     assert len(caplog.records) == 1 and "rollout_correction.mode=auto would" in caplog.text
 
 
-def test_a_small_gap_is_not_worth_a_word(caplog):
-    made, events = correction(mode="measure")
-    step(made, 0.01)
-    assert not events and not caplog.records
-
-
-def test_off_measures_and_says_nothing(caplog):
-    made, events = correction(mode="off")
-    _, metrics = step(made, 1.0)
-    assert metrics[GAP] > 0.01 and not events and not caplog.records
+@pytest.mark.parametrize(("mode", "gap"), [("measure", 0.01), ("off", 1.0)])
+def test_a_small_gap_and_any_with_mode_off_are_measured_and_not_worth_a_word(caplog, mode, gap):
+    made, told = correction(mode=mode)
+    _, metrics = step(made, gap)
+    assert metrics[GAP] > gap / 1e4 and not told and not caplog.records
 
 
 def test_on_corrects_every_step():
@@ -71,12 +66,12 @@ def test_on_corrects_every_step():
 
 
 def test_auto_follows_the_gap_of_the_step_before_and_logs_it(caplog):
-    made, events = correction(mode="auto", rollout_is="token")
+    made, told = correction(mode="auto", rollout_is="token")
     gaps = [0.01, 0.3, 0.3, 0.12, 0.01, 0.3]  # as k3: past the threshold at 0.3, between it and its half at 0.12
     with caplog.at_level(logging.WARNING):
         active = [step(made, gap, number)[1]["rollout_corr/active"] for number, gap in enumerate(gaps, 1)]
     assert active == [0, 0, 1, 1, 1, 0]
-    assert [(kind, facts["step"], facts["active"]) for kind, facts in events] == [
+    assert [(kind, facts["step"], facts["active"]) for kind, facts in told] == [
         ("rollout_correction", 2, True), ("rollout_correction", 5, False), ("rollout_correction", 6, True)
     ]  # fmt: skip
     assert "corrected from the next step on" in caplog.text and "no longer corrected" in caplog.text
@@ -84,9 +79,9 @@ def test_auto_follows_the_gap_of_the_step_before_and_logs_it(caplog):
 
 def test_a_gap_that_is_no_number_is_past_any_threshold(caplog):
     for mode in ("auto", "measure"):
-        made, events = correction(mode=mode, rollout_is="token")
+        made, told = correction(mode=mode, rollout_is="token")
         made.watch({GAP: math.nan}, 1)
-        assert len(events) == 1 and made.active == (mode == "auto")
+        assert len(told) == 1 and made.active == (mode == "auto")
 
 
 def test_auto_is_part_of_the_checkpoint_and_the_other_modes_are_the_configurations():
@@ -119,27 +114,22 @@ def test_auto_resumes_as_it_stood(train, metrics_of):
     lines = metrics_of("whole")
     assert [line["rollout_corr/active"] for line in lines] == [0, 1, 1]
     assert "rollout_corr/rollout_is_mean" in lines[1] and "rollout_corr/rollout_is_mean" not in lines[0]
-    events = [json.loads(line) for line in Path("whole/events.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["kind"] == "rollout_correction"] == [1]
-    assert json.loads(Path("whole/global_step_1/data/trainer.json").read_text())["correction"] == {"active": True}
+    assert [event["step"] for event in events("rollout_correction", "whole")] == [1]
+    assert state_of(1, "whole")["correction"] == {"active": True}
 
     train(*common, "trainer.default_local_dir=parts", "trainer.total_training_steps=1")
     train(*common, "trainer.default_local_dir=parts", "trainer.total_training_steps=3")
     assert metrics_of("parts") == lines
 
 
-def test_a_bypassed_pass_measures_in_the_update(train, metrics_of):
-    train(*GRPO, "algorithm.rollout_correction.bypass_mode=true", "trainer.total_training_steps=1")
-    [line] = metrics_of("run")
-    assert line["rollout_corr/k3_kl"] >= 0 and "actor/entropy" not in line
-
-
 def test_on_policy_the_bypass_is_the_same_run_up_to_the_engines_rounding(train, metrics_of):
+    """The gap is measured in the update; there is no pass that would compute the entropy."""
     one_step = ["trainer.total_training_steps=2", "actor_rollout_ref.actor.ppo_mini_batch_size=4"]
     train(*GRPO, *one_step, "trainer.default_local_dir=plain")
     train(*GRPO, *one_step, "trainer.default_local_dir=bypass", "algorithm.rollout_correction.bypass_mode=true")
     for plain, bypassed in zip(metrics_of("plain"), metrics_of("bypass"), strict=True):
         assert plain["actor/grad_norm"] == pytest.approx(bypassed["actor/grad_norm"], rel=1e-3)
+        assert bypassed["rollout_corr/k3_kl"] >= 0
 
 
 def test_under_bypass_the_gap_is_that_of_the_first_update(train, metrics_of, caplog):
@@ -149,7 +139,7 @@ def test_under_bypass_the_gap_is_that_of_the_first_update(train, metrics_of, cap
     train(*GRPO, *moving)
     [line] = metrics_of("run")
     assert abs(line["actor/ppo_kl"]) > 1e-3 and line["rollout_corr/k3_kl"] < 1e-6
-    assert "disagree" not in caplog.text
+    assert "disagree" not in caplog.text and "actor/entropy" not in line
 
 
 def test_tokens_that_a_correction_rejects_are_not_chosen_under_bypass(build_trainer):

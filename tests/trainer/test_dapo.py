@@ -15,6 +15,7 @@ from burnish.errors import NothingToLearn, RewardError
 from burnish.protocol import DataProto
 from burnish.trainer.filter import Sieve
 from burnish.workers.trajectories import to_batch
+from tests.trainer.conftest import events, rollouts, same, same_weights, state_of
 
 DAPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "algorithm.filter_groups.enable=true",
         "algorithm.filter_groups.metric=score", "data.val_files=null", "data.shuffle=false"]  # fmt: skip
@@ -25,24 +26,15 @@ SOME = f"{THIRD}\n    return score"
 FLAT = "return 0.0"
 
 
-def rollouts(step, run="run"):
-    return [json.loads(line) for line in Path(run, "rollouts", f"{step}.jsonl").read_text().splitlines()]
-
-
 def figures(line, *names):
     return [line[f"filter_groups/{name}"] for name in names]
 
 
-def events(run="run"):
-    lines = [json.loads(line) for line in Path(run, "events.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "filter_groups_short"]
-
-
 def drawn(step, run="run"):
-    return json.loads(Path(run, f"global_step_{step}/data/trainer.json").read_text())["experience"]["position"]
+    return state_of(step, run)["experience"]["position"]
 
 
-def test_the_batch_is_refilled_with_groups_that_differ(train, reward, metrics_of):
+def test_the_batch_is_refilled_with_groups_that_differ(train, reward, metrics_of, caplog):
     """A third of the rows differ, so a batch of 4 takes three rounds of 4 (12 rows: a pass), and the stream goes on."""
     reward(SOME)
     train(*DAPO, "trainer.total_training_steps=2", "trainer.save_freq=1")
@@ -57,24 +49,27 @@ def test_the_batch_is_refilled_with_groups_that_differ(train, reward, metrics_of
         assert line["filter_groups/kept_ratio"] == pytest.approx(1 / 3)
         assert line["actor/grad_norm"] > 0
         assert drawn(step) == 12 * step
-    assert events() == []
+    assert events("filter_groups_short") == []
+    by_acc = ["algorithm.filter_groups.metric=acc", "trainer.default_local_dir=acc"]
+    train(*DAPO, *by_acc, "trainer.total_training_steps=2")
+    assert caplog.text.count("returns no acc, so the score is used instead") == 1
+    assert metrics_of("acc") == metrics_of("run")
 
 
 def test_larger_rounds_leave_a_surplus_that_is_not_trained(train, reward, metrics_of):
     reward(SOME)
     train(*DAPO, "data.gen_batch_size=9", "trainer.total_training_steps=1", "data.train_batch_size=2")
-    line = metrics_of("run")[0]
-    assert figures(line, "rounds", "generated_groups", "kept_groups", "surplus_groups") == [1, 9, 2, 1]
-    assert figures(line, "dropped_groups") == [6] and line["filter_groups/kept_ratio"] == pytest.approx(2 / 9)
+    counts = figures(metrics_of("run")[0], "rounds", "generated_groups", "kept_groups", "surplus_groups", "kept_ratio")
+    assert counts == [1, 9, 2, 1, pytest.approx(2 / 9)] and drawn(1) == 9
     assert {row["uid"] for row in rollouts(1)} == {2, 5}, "the first in the stream, not the first to finish"
-    assert drawn(1) == 9
 
 
-def test_rounds_make_the_batch_that_one_large_round_makes(build_trainer, reward):
-    """Joining pads and loses nothing: noise belongs to the uid, not to the round."""
+def test_rounds_make_the_batch_that_one_large_round_makes(build_trainer, reward, caplog):
+    """Joining pads and loses nothing: noise belongs to the uid, not to the round. Many rounds say how far they are."""
     reward(SOME)
+    caplog.set_level("INFO", logger="burnish")
     batches, sums = [], []
-    for size in (3, 12):
+    for size in (1, 12):
         trainer, metrics = build_trainer(*DAPO, f"data.gen_batch_size={size}", f"trainer.default_local_dir=r{size}"), {}
         published = []
         trainer.policy.update_weights = published.append
@@ -83,6 +78,8 @@ def test_rounds_make_the_batch_that_one_large_round_makes(build_trainer, reward)
         assert metrics["filter_groups/rounds"] == 12 / size and metrics["timing_s/gen"] > 0
         sums.append({name: value for name, value in metrics.items() if name.startswith("failures/")})
         trainer.close()
+    said = [record.getMessage() for record in caplog.records if "dynamic sampling:" in record.getMessage()]
+    assert [line.split(": ")[1].split()[0] for line in said] == ["2", "4", "8"]
     many, one = batches
     assert sums[0] == sums[1] and many.non_tensor_batch.keys() == one.non_tensor_batch.keys()
     assert many.non_tensor_batch["uid"].tolist() == one.non_tensor_batch["uid"].tolist()
@@ -102,9 +99,8 @@ def test_after_the_last_round_it_trains_on_what_there_is(train, reward, metrics_
     assert kept == [2, 3, 3] and [len(rollouts(step)) for step in (1, 2, 3)] == [3 * count for count in kept]
     said = [record.getMessage() for record in caplog.records if "max_num_gen_batches" in record.getMessage()]
     assert len(said) == 1 and said[0].startswith("step 1 trains on 2 of 4 groups: of the 8 that were generated in 2")
-    assert [(e["step"], e["kept"], e["wanted"], e["generated"], e["rounds"]) for e in events()] == [
-        (step, count, 4, 8, 2) for step, count in enumerate(kept, 1)
-    ]
+    told = [[e[k] for k in ("step", "kept", "wanted", "generated", "rounds")] for e in events("filter_groups_short")]
+    assert told == [[step, count, 4, 8, 2] for step, count in enumerate(kept, 1)]
 
 
 @pytest.mark.parametrize(
@@ -128,8 +124,7 @@ def test_what_was_learned_is_saved_before_a_run_ends_that_has_solved_its_prompts
         NothingToLearn, match=r"step 2: nothing .*solves these prompts.*learned is in run/global_step_1"
     ):
         train(*keys, "trainer.total_training_steps=3")
-    one, other = (load_file(f"{run}/global_step_1/actor/model.safetensors") for run in ("short", "run"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(1, "short", "run")
     assert drawn(1) == drawn(1, "short") == 4, "the rounds in vain are forgotten: another limit may go on from here"
 
 
@@ -142,8 +137,7 @@ def test_what_was_learned_replaces_a_checkpoint_of_another_run(train, reward):
         train(*DAPO, "trainer.total_training_steps=3", "trainer.resume_from_path=run/global_step_1",
               "actor_rollout_ref.actor.optim.lr=1e-2", "algorithm.filter_groups.max_num_gen_batches=1",
               "trainer.save_freq=-1")  # fmt: skip
-    ours = load_file("run/global_step_2/actor/model.safetensors")
-    assert any(not torch.equal(theirs[name], ours[name]) for name in ours)
+    assert not same(theirs, load_file("run/global_step_2/actor/model.safetensors"))
 
 
 def test_a_failed_sample_counts_as_zero(train, reward, metrics_of):
@@ -151,14 +145,6 @@ def test_a_failed_sample_counts_as_zero(train, reward, metrics_of):
     keys = ["reward.on_error=zero", "reward.max_failure_ratio=1", "reward.retries=0", "trainer.total_training_steps=1"]
     train(*DAPO, "algorithm.filter_groups.metric=acc", *keys)
     assert metrics_of("run")[0]["filter_groups/kept_groups"] > 0
-
-
-def test_many_rounds_say_how_far_they_are(train, reward, caplog):
-    reward(SOME)
-    with caplog.at_level("INFO", logger="burnish"):
-        train(*DAPO, "data.gen_batch_size=1", "trainer.total_training_steps=1")
-    said = [record.getMessage() for record in caplog.records if "dynamic sampling:" in record.getMessage()]
-    assert [line.split(": ")[1].split()[0] for line in said] == ["2", "4", "8"]
 
 
 def test_a_pass_that_brings_nothing_more_ends_the_rounds(train, reward, metrics_of):
@@ -170,7 +156,10 @@ def test_a_pass_that_brings_nothing_more_ends_the_rounds(train, reward, metrics_
     return 1.0""")
     train(*DAPO, "trainer.total_training_steps=1")
     line = metrics_of("run")[0]
-    assert figures(line, "kept_groups", "rounds", "generated_groups") == [1, 4, 16] and len(events()) == 1
+    assert (
+        figures(line, "kept_groups", "rounds", "generated_groups") == [1, 4, 16]
+        and len(events("filter_groups_short")) == 1
+    )
 
 
 # Which figure must differ
@@ -185,29 +174,16 @@ def test_the_metric_says_what_must_differ(train, reward, metric, kept):
     assert {row["uid"] for row in rollouts(1)} == kept
 
 
-def test_without_acc_the_score_is_used_and_logged_once(train, reward, metrics_of, caplog):
-    reward(SOME)
-    train(*DAPO, "trainer.default_local_dir=score", "trainer.total_training_steps=2")
-    train(*DAPO, "algorithm.filter_groups.metric=acc", "trainer.total_training_steps=2")
-    said = [
-        record for record in caplog.records if "returns no acc, so the score is used instead" in record.getMessage()
-    ]
-    assert len(said) == 1 and metrics_of("score") == metrics_of("run")
-
-
-@pytest.mark.parametrize(
-    ("returned", "found"),
-    [
+def test_a_missing_acc_value_is_named(train, reward):
+    who = r"metric=acc: what the reward function returned for uid 0 \(data_source burnish/arithmetic\) "
+    for returned, found in (
         ("{}", r"has no such value under that name; it has score\."),
         ("dict(acc=float('nan'))", r"has nan, which is no finite number, under that name; it has score, acc\."),
         ("dict(acc='yes')", r"has 'yes', which is no finite number, under that name"),
-    ],
-)
-def test_a_missing_acc_value_is_named(train, reward, returned, found):
-    reward(f"return dict(score=1.0, **(dict(acc=1.0) if extra_info['index'] else {returned}))")
-    who = r"metric=acc: what the reward function returned for uid 0 \(data_source burnish/arithmetic\) "
-    with pytest.raises(RewardError, match=rf"{who}{found}"):
-        train(*DAPO, "algorithm.filter_groups.metric=acc", "trainer.total_training_steps=1")
+    ):
+        reward(f"return dict(score=1.0, **(dict(acc=1.0) if extra_info['index'] else {returned}))")
+        with pytest.raises(RewardError, match=rf"{who}{found}"):
+            train(*DAPO, "algorithm.filter_groups.metric=acc", "trainer.total_training_steps=1")
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -261,27 +237,16 @@ def test_dropped_groups_propose_prompts_too(train, reward, metrics_of):
 
 def test_it_works_for_an_estimator_without_groups(train, reward, metrics_of):
     reward(SOME)
-    keys = [key for key in DAPO if "adv_estimator" not in key and "rollout.n=" not in key]
-    train(*keys, "algorithm.adv_estimator=gae", "trainer.total_training_steps=1")
+    train(*DAPO, "algorithm.adv_estimator=gae", "actor_rollout_ref.rollout.n=4", "trainer.total_training_steps=1")
     assert metrics_of("run")[0]["filter_groups/kept_groups"] == 4 and len(rollouts(1)) == 16
-
-
-def test_it_works_with_a_greedy_baseline(train, reward, metrics_of):
-    """Groups are samples; the greedy answer is none of them."""
-    reward(SOME)
-    keys = [key for key in DAPO if "adv_estimator" not in key]
-    train(*keys, "algorithm.adv_estimator=remax", "trainer.total_training_steps=1")
-    line = metrics_of("run")[0]
-    assert figures(line, "rounds", "kept_groups", "dropped_groups") == [3, 4, 8] and len(rollouts(1)) == 12
-    assert line["critic/greedy_baseline/mean"] > 0
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "remax"])
 def test_the_speed_of_generation_counts_all_that_was_generated(build_trainer, reward, estimator):
-    """Dropped groups and greedy answers took their time too. What the batch takes is counted by its own tokens."""
+    """Dropped groups and greedy answers, which are in no group, took their time too. What the batch takes is counted by
+    its own tokens."""
     reward(SOME)
-    keys = [key for key in DAPO if "adv_estimator" not in key]
-    trainer = build_trainer(*keys, f"algorithm.adv_estimator={estimator}", "trainer.total_training_steps=1")
+    trainer = build_trainer(*DAPO, f"algorithm.adv_estimator={estimator}", "trainer.total_training_steps=1")
     generate, tokens, rows = trainer.policy.finish_sequences, [], []
 
     def counted(*arguments):
@@ -293,6 +258,8 @@ def test_the_speed_of_generation_counts_all_that_was_generated(build_trainer, re
     trainer.policy.finish_sequences = counted
     metrics = trainer.fit()
     trained = sum(len(row["response_mask"]) for row in rollouts(1))
+    assert figures(metrics, "rounds", "kept_groups", "dropped_groups") == [3, 4, 8] and len(rollouts(1)) == 12
+    assert estimator == "grpo" or metrics["critic/greedy_baseline/mean"] > 0
     assert sum(rows) == 12 * (4 if estimator == "remax" else 3) and len(tokens) == 3
     assert metrics["perf/generated_tokens"] == sum(tokens) > 2 * trained
     assert metrics["timing_per_token_ms/gen"] == pytest.approx(metrics["timing_s/gen"] * 1000 / sum(tokens))
@@ -321,9 +288,7 @@ def test_a_run_that_ends_between_two_rounds_resumes_as_if_it_had_not(build_train
     train(*common, "trainer.default_local_dir=parts")
     assert metrics_of("whole") == metrics_of("parts") and len(metrics_of("whole")) == 4
     assert [rollouts(step, "whole") for step in range(1, 5)] == [rollouts(step, "parts") for step in range(1, 5)]
-    for file in ("actor/model.safetensors", "actor/optimizer.safetensors"):
-        one, other = (load_file(f"{run}/global_step_4/{file}") for run in ("whole", "parts"))
-        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(4, "whole", "parts", "actor/model.safetensors", "actor/optimizer.safetensors")
 
 
 # The parts
@@ -348,13 +313,10 @@ def sifted(wanted, *rounds):
     return kept, {name.split("/")[1]: value for name, value in sieve.metrics().items()}
 
 
-def test_groups_of_one_are_dropped():
+def test_groups_that_are_kept():
+    """Not those of one, and values are compared as they are: eight times 0.3 has a deviation above 0 in float32."""
     kept, metrics = sifted(4, ([0, 1, 1, 2, 2, 2], [5, 1, 2, 3, 3, 3]))
     assert kept == [1, 1] and (metrics["generated_groups"], metrics["dropped_groups"]) == (3, 2)
-
-
-def test_values_are_compared_as_they_are():
-    """Eight times 0.3 has a deviation above 0 in float32."""
     assert sifted(4, ([0] * 8 + [1] * 8, [0.3] * 8 + [0.3] * 7 + [0.30001]))[0] == [1] * 8
 
 

@@ -25,7 +25,6 @@ ECHO = "import json\n\ndef compute_score(solution_str, extra_info):\n    return 
 
 
 def children() -> set[str]:
-    """Processes whose parent is this one."""
     return {path.parent.name for path in Path("/proc").glob("[0-9]*/stat") if parent(path) == os.getpid()}
 
 
@@ -47,8 +46,6 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(capsys):
-    """Run `burnish eval`; returns (exit code, stdout, stderr)."""
-
     def run_command(*words: str) -> tuple[int, str, str]:
         code = main(["eval", *words])
         return code, *capsys.readouterr()
@@ -83,8 +80,6 @@ def refuses(run):
 
 @pytest.fixture
 def own(place):
-    """Write a reward function; returns the key that names it."""
-
     def write(source: str = ECHO) -> str:
         (place / "mine.py").write_text(source)
         return "custom_reward_function.path=mine.py"
@@ -210,17 +205,12 @@ def test_tables_and_json(figures, run):
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
-def test_names_are_printed_as_they_are(run, own):
-    code, out, _ = run(write_lines(echoed([{"score": 1, "[red]x": 2}], source="a[bold]b")), own())
-    assert code == 0 and "a[bold]b: 1 row" in out and "[red]x" in out
-
-
-def test_names_cannot_command_the_terminal_or_forge_a_line(run, own):
-    name = "\x1b]0;PWNED\x07\nmine: 9 rows\ud800"
+def test_names_are_printed_as_they_are_but_cannot_command_the_terminal_or_forge_a_line(run, own):
+    name = "[red]\x1b]0;PWNED\x07\nmine: 9 rows\ud800"
     code, out, err = run(write_lines(echoed([{"score": 1, name: 2}], source=name)), own(), "--fail-under=2")
     assert code == 1 and "\x1b" not in out + err and "\nmine" not in out
-    assert "\\x1b]0;PWNED\\x07\\nmine: 9 rows\\ud800: 1 row, 1 response, mean reward 1.0000" in out
-    assert "\\x1b]0;PWNED" in err
+    assert "[red]\\x1b]0;PWNED\\x07\\nmine: 9 rows\\ud800: 1 row, 1 response, mean reward 1.0000" in out
+    assert out.count("[red]\\x1b") == 2 and "\\x1b]0;PWNED" in err
 
 
 def test_rows_may_have_different_numbers_of_responses(figures, own):
@@ -234,48 +224,38 @@ def test_columns_of_other_names_and_a_gzipped_file(figures):
     rows = [{"q": f"{i}+1?", "meta": {"task": "gsm8k"}, "truth": str(i + 1), "text": f"#### {i}"} for i in (1, 2)]
     rows[1]["text"] = "#### 3"
     Path("out.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    keys = [
-        "data.prompt_key=q",
-        "data.response_key=text",
-        "data.data_source_key=meta.task",
-        "data.reward_model_key=truth",
-    ]
+    names = {"prompt": "q", "response": "text", "data_source": "meta.task", "reward_model": "truth"}
+    keys = [f"data.{key}_key={name}" for key, name in names.items()]
     told = figures("data.path=out.jsonl.gz", *keys, "data.output_path=deep/er/told.json")
     assert told["data_sources"]["gsm8k"]["mean"] == 0.5
     assert Path("deep/er/told.json").is_file()
 
 
-def test_a_function_learns_what_it_learns_in_training(figures, own):
-    rows = sums([0, 1], finish_reasons=["length", "stop"])
-    rows[0]["reward_model"]["hint"] = 5
-    rows[0]["extra_info"]["index"] = 7
+def test_a_function_learns_what_it_learns_in_training(run, own):
+    """As far as the file has it: of the second row it is not known whether the response was cut."""
+    beside = {"num_turns": [4, 2], "num_tool_calls": [3, 0], "finish_reasons": ["length", "stop"]}
+    rows = sums([0, 1], [0])
+    rows[0] |= beside
+    for row in rows:
+        row["reward_model"]["hint"], row["extra_info"]["index"] = 5, 7
     key = own(
         "def compute_score(data_source, solution_str, ground_truth, extra_info, scale=1):\n"
         "    assert extra_info['prompt'][0]['role'] == 'user' and data_source == 'burnish/arithmetic'\n"
-        "    names = ('num_turns', 'num_tool_calls', 'truncated', 'hint', 'index')\n"
+        "    names = ('num_turns', 'num_tool_calls', 'hint', 'index')\n"
         "    return {'score': scale * (ground_truth in solution_str), 'new_prompts': [{'prompt': 'more'}],\n"
-        "            **{name: extra_info[name] for name in names}}\n"
+        "            **{name: extra_info[name] for name in names}, 'cut': str(extra_info['truncated'])}\n"
     )
-    told = figures(write_lines(rows), key, "+custom_reward_function.reward_kwargs.scale=3")
-    assert told["scored_by"] == {"function": "compute_score of mine.py", "reward_kwargs": {"scale": 3}}
-    means = {
-        name: values["mean@2"] for name, values in told["data_sources"]["burnish/arithmetic"]["statistics"].items()
-    }
-    assert means == {
-        "reward": 1.5, "num_turns": 2, "num_tool_calls": 0, "truncated": 0.5, "hint": 5, "index": 7,
-    }  # fmt: skip
-
-
-def test_whether_a_response_was_cut_is_unknown_where_the_file_does_not_say(figures, own):
-    key = own("def compute_score(extra_info):\n    return float(extra_info['truncated'] is None)\n")
-    assert figures(write_lines(sums([0])), key)["data_sources"]["burnish/arithmetic"]["mean"] == 1.0
-
-
-def test_finish_reasons_are_those_of_the_column_responses(figures, own):
-    rows = [{**row, "text": ["a", "b"]} for row in sums([0], finish_reasons=["length"])]
-    key = own("def compute_score(extra_info):\n    return float(extra_info['truncated'] is None)\n")
-    told = figures(write_lines(rows), key, "data.response_key=text")
-    assert told["data_sources"]["burnish/arithmetic"]["mean"] == 1.0
+    scale = "+custom_reward_function.reward_kwargs.scale=3"
+    code, _, err = run(write_lines(rows), key, scale, "data.scored_path=scored.parquet")
+    assert code == 0, err
+    by = json.loads(Path("out.eval.json").read_text())["scored_by"]
+    assert by == {"function": "compute_score of mine.py", "reward_kwargs": {"scale": 3}}
+    scored = read_rows("scored.parquet")
+    assert [row["scores"] for row in scored] == [[3, 0], [3]]
+    facts = [json.loads(text) for row in scored for text in row["reward_info"]]
+    assert [fact.pop("cut") for fact in facts] == ["True", "False", "None"]
+    turns = [(4, 3), (2, 0), (2, 0)]
+    assert facts == [{"num_turns": n, "num_tool_calls": calls, "hint": 5, "index": 7} for n, calls in turns]
 
 
 def test_built_in_scorers_need_no_prompt(figures):
@@ -283,23 +263,37 @@ def test_built_in_scorers_need_no_prompt(figures):
     assert figures(write_lines(rows))["data_sources"]["burnish/arithmetic"]["mean"] == 0.5
 
 
-def test_a_function_learns_that_there_is_no_prompt(run, own):
-    key = own("def compute_score(extra_info):\n    return float(extra_info['prompt'] is None)\n")
-    code, out, err = run(write_lines([{"responses": "a"}]), key)
-    assert code == 0 and "mean reward 1.0000" in out
-    assert "out.jsonl: no column 'prompt', so extra_info['prompt'] is None (data.prompt_key)" in err
+OF_ROWS = {
+    "no prompt": ({"responses": "a"}, [], "float(extra_info['prompt'] is None)", 1),
+    "a prompt inside a column": (
+        {"meta": {"q": "four"}, "prompts": "not this one", "responses": "a"},
+        ["data.prompt_key=meta.q"],
+        "len(extra_info['prompt'][0]['content'])",
+        4,
+    ),
+    "neither data source nor ground truth": ({"prompt": "?", "responses": ["abc", "a"]}, [], "len(solution_str)", 2),
+    "finish reasons of another column": (
+        {"prompt": "?", "responses": ["a"], "finish_reasons": ["length"], "text": ["a", "b"]},
+        ["data.response_key=text"],
+        "float(extra_info['truncated'] is None)",
+        1,
+    ),
+    "rows that only a reward model scores": (
+        {"prompt": "?", "responses": "words", "reward_model": {"style": "model"}},
+        [],
+        "0.5",
+        0.5,
+    ),
+}
 
 
-def test_a_prompt_inside_a_column(run, own):
-    key = own("def compute_score(extra_info):\n    return len(extra_info['prompt'][0]['content'])\n")
-    path = write_lines([{"meta": {"q": "four"}, "prompts": "not this one", "responses": "a"}])
-    assert "mean reward 4.0000" in run(path, key, "data.prompt_key=meta.q")[1]
-
-
-def test_a_function_of_the_user_needs_neither_data_source_nor_ground_truth(figures, own):
-    path = write_lines([{"prompt": "?", "responses": ["abc", "a"]}])
-    told = figures(path, own("def compute_score(solution_str):\n    return len(solution_str)\n"))
-    assert told["data_sources"]["unknown"]["mean"] == 2.0
+@pytest.mark.parametrize(("row", "keys", "returned", "mean"), OF_ROWS.values(), ids=OF_ROWS)
+def test_a_function_of_the_user_scores(run, own, row, keys, returned, mean):
+    key = own(f"def compute_score(solution_str, extra_info):\n    return {returned}\n")
+    code, out, err = run(write_lines([row]), key, *keys)
+    assert code == 0 and f"mean reward {mean:.4f}" in out and out.count("unknown: 1 row") == 1
+    told = "out.jsonl: no column 'prompt', so extra_info['prompt'] is None (data.prompt_key)" in err
+    assert told == ("prompt" not in row and not keys)
 
 
 def test_metrics_that_are_not_finite_are_null_and_reported(run, own):
@@ -314,8 +308,7 @@ def test_metrics_that_are_not_finite_are_null_and_reported(run, own):
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
-    [([], 0), (["--fail-under", "0.25"], 0), (["--fail-under=0.26"], 1), (["--fail-under", "-1"], 0)],
+    ("words", "code"), [([], 0), (["--fail-under", "0.25"], 0), (["--fail-under=0.26"], 1), (["--fail-under", "-1"], 0)]
 )
 def test_the_exit_code_says_whether_a_mean_is_below(run, own, words, code):
     found, _, err = run(*words, write_lines(echoed([1, 0, 0, 0], [0, 1, 0, 0])), own())
@@ -324,22 +317,23 @@ def test_the_exit_code_says_whether_a_mean_is_below(run, own, words, code):
     assert Path("out.eval.json").is_file(), "the figures are there to look into"
 
 
-@pytest.mark.parametrize(("score", "count"), [(0.1, 6), (0.7, 3)])
-def test_a_mean_at_the_threshold_passes(run, figures, own, score, count):
-    path, key = write_lines(echoed(*[[score]] * count)), own()
-    assert figures(path, key, f"--fail-under={score}")["data_sources"]["mine"]["mean"] < score, "by its rounding alone"
-    assert run(path, key, f"--fail-under={score + 1e-8}")[0] == 1
-
-
-def test_rounding_does_not_decide_at_0_either(run, own):
-    path = write_lines(echoed([0.3], [-0.1], [-0.2]))
-    assert run(path, own(), "--fail-under=0")[0] == 0
+@pytest.mark.parametrize("scores", [[0.1] * 6, [0.7] * 3, [0.3, -0.1, -0.2]], ids=str)
+def test_a_mean_at_the_threshold_passes(run, figures, own, scores):
+    path, key, mean = write_lines(echoed(*([score] for score in scores))), own(), round(sum(scores) / len(scores), 9)
+    assert figures(path, key, f"--fail-under={mean}")["data_sources"]["mine"]["mean"] < mean, "by its rounding alone"
+    assert run(path, key, f"--fail-under={mean + 1e-8}")[0] == 1
 
 
 def test_each_data_source_has_to_pass(run, own):
-    rows = [*echoed([1], source="good"), *echoed([{"score": 1, "acc": 0}], source="bad")]
-    code, _, err = run(write_lines(rows), own(), "--fail-under", "0.5")
+    results = {"good": 1, "bad": {"score": 1, "acc": 0}, "none": None}
+    rows = [row for source, result in results.items() for row in echoed([result], source=source)]
+    words = [write_lines(rows), own(), "reward.max_failure_ratio=0.5", "reward.retries=0"]
+    code, out, err = run(*words, "--fail-under", "0.5")
     assert code == 1 and "burnish: bad: mean acc 0, below --fail-under 0.5" in err and "good:" not in err
+    assert "burnish: none: no score, below --fail-under 0.5" in err
+    assert "none: 1 row, 1 response, 1 of 1 skipped, no score" in out
+    told = json.loads(Path("out.eval.json").read_text())["data_sources"]
+    assert told["none"]["mean"] is None and told["none"]["statistics"] == {} and told["good"]["mean"] == 1.0
 
 
 @pytest.mark.parametrize("text", ["abc", "", "nan", "inf", "data.path=x"])
@@ -366,6 +360,14 @@ BAD_ROWS = {
     ),
     "no data source": ({"data_source": None}, ["the row has no data_source", "custom_reward_function.path"]),
     "data source of another type": ({"data_source": 3}, ["field 'data_source' is a int (3), expected text"]),
+    "a ground truth of the wrong type": (
+        {"reward_model": {"style": "rule", "ground_truth": "seven"}},
+        ["reward_model.ground_truth='seven': arithmetic needs an integer"],
+    ),
+    "only a reward model scores it": (
+        {"reward_model": {"style": "model"}},
+        ["`burnish eval` scores by rule. Leave such rows out"],
+    ),
     "no ground truth": ({"reward_model": {"style": "rule"}}, ["reward_model.ground_truth is missing"]),
     "no prompt": ({"prompt": None}, ["field 'prompt' is missing or null"]),
     "no responses": ({"responses": None}, ["column 'responses' (data.response_key) is missing or null"]),
@@ -403,19 +405,14 @@ BAD_COLUMNS = {
 
 
 @pytest.mark.parametrize(("column", "words", "parts"), BAD_COLUMNS.values(), ids=BAD_COLUMNS)
-def test_columns(refuses, column, words, parts):
+def test_columns(refuses, own, column, words, parts):
     rows = [{name: value for name, value in row.items() if name != column} for row in GOOD]
     write_parquet(rows, "out.parquet")
     message = refuses("data.path=out.parquet", *words)
+    if words and column != "question":
+        assert f"no column '{column}'" in refuses("data.path=out.parquet", *words, own()), "whoever scores"
     assert f"o column '{column}'; the columns are {', '.join(rows[0])}" in message
     assert not [part for part in ["out.parquet", *parts] if part not in message], message
-
-
-def test_a_named_column_is_asked_for_whoever_scores(refuses, own):
-    path = write_lines([{"prompt": "?", "responses": "1"}])
-    message = refuses(path, own(), "data.reward_model_key=truth")
-    assert "no column 'truth'; the columns are prompt, responses. Name the one with the ground truth" in message
-    assert "no column 'task'" in refuses(path, own(), "data.data_source_key=task")
 
 
 def test_files(refuses, place):
@@ -424,6 +421,8 @@ def test_files(refuses, place):
     assert "out.jsonl.gz: cannot be read: Compressed file ended before" in refuses("data.path=out.jsonl.gz")
     Path("out.parquet").write_bytes(b"PAR1 no")
     assert "out.parquet: not a readable parquet file" in refuses("data.path=out.parquet")
+    message = refuses(write_lines(GOOD), "custom_reward_function.path=mine.py")
+    assert "custom_reward_function.path=mine.py: no such file" in message
 
 
 def test_an_output_that_cannot_be_written(refuses, place):
@@ -433,6 +432,9 @@ def test_an_output_that_cannot_be_written(refuses, place):
     assert "data.output_path=folder is a folder; name a file in it: folder/eval.json" in message
     message = refuses(path, "data.output_path=out.jsonl/x.json")
     assert "data.output_path=out.jsonl: cannot write there" in message and "trainer.default" not in message
+    assert "is the file of responses itself" in refuses(path, "data.scored_path=out.jsonl")
+    assert "becomes a parquet file" in refuses(path, "data.scored_path=scored.json")
+    assert "data.scored_path" in refuses(path, "data.scored_path=out.jsonl/scored.parquet")
 
 
 def test_a_disk_that_is_full_at_the_end(refuses, monkeypatch):
@@ -451,44 +453,24 @@ def test_plan_and_unknown_keys(refuses):
 
 # Reward functions that fail
 
-UNUSABLE = {
-    "missing": (None, "custom_reward_function.path=mine.py: no such file"),
-    "without the function": ("def score(): pass\n", "custom_reward_function.name=compute_score"),
-    "wrong signature": ("def compute_score(prediction): return 1\n", "prediction"),
-}
 
-
-@pytest.mark.parametrize(("source", "part"), UNUSABLE.values(), ids=UNUSABLE)
-def test_a_function_that_cannot_be_used(refuses, own, source, part):
-    key = own(source) if source else "custom_reward_function.path=mine.py"
-    assert part in refuses(write_lines(GOOD), key)
-
-
-FAILING = {
-    "raises": ("raise KeyError('lost')", ["KeyError: 'lost'"]),
-    "hangs": ("import time; time.sleep(60)", ["no score within reward.timeout=0.3 s"]),
-    "returns text": ("return 'good'", ["compute_score of mine.py returned 'good' (str)", "finite number"]),
-}
-
-
-@pytest.mark.parametrize(("body", "parts"), FAILING.values(), ids=FAILING)
-def test_a_function_that_always_fails(run, own, body, parts):
+def test_a_function_that_always_fails(run, own):
     """The run stops at the first failure too many, long before all are tried."""
     path = write_lines(sums(*[[0] * 4] * 10))
-    key = own(f"def compute_score(solution_str):\n    {body}\n")
-    seconds = 0.3 if "sleep" in body else 60
-    code, _, err = run(path, key, f"reward.timeout={seconds}", "reward.retries=0")
+    code, _, err = run(path, own("def compute_score(solution_str):\n    raise KeyError('lost')\n"), "reward.retries=0")
     message = err[err.index("burnish: error: ") :]
     assert code == 2 and "stopped after scoring 3 of" in message and "reward.max_failure_ratio=0.05" in message
-    assert not [part for part in parts if part not in message], message
-    assert "burnish/trainer" not in message and not Path("out.eval.json").exists()
+    assert "KeyError: 'lost'" in message and "burnish/trainer" not in message and not Path("out.eval.json").exists()
+    code, _, err = run(path, own("def compute_score(solution_strs): return [1.0]"))
+    assert code == 2 and "returned 1 results for 40 samples" in err
 
 
-SOMETIMES = "def compute_score(solution_str):\n    return 1 / (solution_str != 'bad')\n"
+BAD = "\x1b]0;PWNED\x07" + "x" * 500  # a hostile response, too
+SOMETIMES = "def compute_score(solution_str):\n    return 1 / (not solution_str.endswith('xxx'))\n"
 
 
 def test_a_response_that_cannot_be_scored_is_left_out_and_reported(run, own):
-    path = write_lines([{"prompt": "?", "responses": ["a", "b", "bad"]}, {"prompt": "?", "responses": ["bad"]}])
+    path = write_lines([{"prompt": "?", "responses": ["a", "b", BAD]}, {"prompt": "?", "responses": [BAD]}])
     words = [path, own(SOMETIMES), "reward.max_failure_ratio=0.5", "reward.retries=0"]
     code, out, err = run(*words)
     assert code == 0
@@ -498,18 +480,12 @@ def test_a_response_that_cannot_be_scored_is_left_out_and_reported(run, own):
     assert (told["rows"], told["responses"], told["scored"]) == (2, 4, 2)
     assert (told["failures"]["failed"], told["failures"]["dropped"]) == (2, 2)
     assert "first uid 0, row index 0" in told["failures"]["causes"], "the number of the row"
-    assert "    response: bad" in told["failures"]["causes"] and "    response: bad" in err
+    shown = "    response: \\x1b]0;PWNED\\x07" + "x" * 190 + "…"
+    assert shown in told["failures"]["causes"] and shown in err and "\x1b" not in err
     assert list(told["data_sources"]["unknown"]["statistics"]["reward"])[:2] == ["mean@2", "std@2"]
     code, out, err = run(*words, "reward.on_error=zero")
     assert code == 0 and "2 of 4 responses could not be scored and got 0" in err
     assert json.loads(Path("out.eval.json").read_text())["data_sources"]["unknown"]["mean"] == pytest.approx(1 / 3)
-
-
-def test_responses_in_reports_cannot_command_the_terminal(run, own):
-    rows = [{"prompt": "?", "responses": ["good"] * 19 + ["\x1b]0;PWNED\x07" + "x" * 500]}]
-    code, _, err = run(write_lines(rows), own("def compute_score(solution_str): return 1 / (solution_str == 'good')"))
-    assert code == 0 and "\x1b" not in err
-    assert "response: \\x1b]0;PWNED\\x07" + "x" * 190 + "…" in err
 
 
 # Other ways to be scored
@@ -529,36 +505,11 @@ def test_a_function_that_takes_lists(figures, own, monkeypatch, form):
     assert (statistics["of"]["mean@4"], statistics["of"]["mean@1"]) == (4, 1), "calls of at most 4"
 
 
-def test_failures_of_a_function_that_takes_lists_stop_the_run(run, own):
-    rows = [{"prompt": "?", "responses": ["a"] * 10}]
-    code, _, err = run(write_lines(rows), own("def compute_score(solution_strs): return [1.0]"))
-    assert code == 2 and "returned 1 results for 10 samples" in err
-
-
-def test_a_class_with_state(figures, own):
-    key = own(
-        "class Judge:\n"
-        "    def __init__(self, scale): self.scale = scale\n"
-        "    def __call__(self, solution_str): return self.scale * len(solution_str)\n"
-    )
-    path = write_lines([{"prompt": "?", "responses": "abc"}])
-    told = figures(path, key, "custom_reward_function.name=Judge", "+custom_reward_function.reward_kwargs.scale=2")
-    assert told["data_sources"]["unknown"]["mean"] == 6.0
-
-
 def test_programs_are_run(figures):
     rows = [{"data_source": "mbpp", "prompt": "?", "reward_model": {"ground_truth": '["assert f(2) == 4"]'}}]
     rows[0]["responses"] = [f"```python\ndef f(x):\n    return x {op} 2\n```" for op in "*-"]
     told = figures(write_lines(rows), "reward_model.sandbox.allow_unsafe=true")["data_sources"]["mbpp"]
     assert told["mean"] == 0.5 and told["core"] == "acc"
-
-
-def test_rows_that_only_a_reward_model_scores(refuses, figures, own):
-    row = {"data_source": "chat", "prompt": "?", "responses": "words", "reward_model": {"style": "model"}}
-    message = refuses(write_lines([row]))
-    assert "out.jsonl, row 0" in message and "`burnish eval` scores by rule. Leave such rows out" in message
-    told = figures(write_lines([row]), own("def compute_score(solution_str): return 0.5"))
-    assert told["data_sources"]["chat"]["mean"] == 0.5
 
 
 def test_rows_of_style_both_are_scored_by_their_rule(run):
@@ -567,22 +518,6 @@ def test_rows_of_style_both_are_scored_by_their_rule(run):
     code, out, err = run(write_lines(rows))
     assert code == 0 and "mean acc 0.5000" in out
     assert "rows of reward_model.style both are scored by their rule alone" in err
-
-
-def test_a_ground_truth_of_the_wrong_type_is_refused(refuses):
-    rows = sums([0])
-    rows[0]["reward_model"]["ground_truth"] = "seven"
-    assert "reward_model.ground_truth='seven': arithmetic needs an integer" in refuses(write_lines(rows))
-
-
-def test_a_data_source_without_any_score_does_not_pass(run, own):
-    rows = [{"prompt": "?", "data_source": name, "responses": [name]} for name in ("good", "bad")]
-    words = [write_lines(rows), own(SOMETIMES), "reward.max_failure_ratio=0.5", "reward.retries=0"]
-    code, out, err = run(*words, "--fail-under=0")
-    assert code == 1 and "burnish: bad: no score, below --fail-under 0" in err
-    assert "bad: 1 row, 1 response, 1 of 1 skipped, no score" in out
-    told = json.loads(Path("out.eval.json").read_text())["data_sources"]
-    assert told["bad"]["mean"] is None and told["bad"]["statistics"] == {} and told["good"]["mean"] == 1.0
 
 
 # The command
@@ -606,32 +541,11 @@ def test_it_runs_as_a_module_without_torch(place):
     assert "mean acc 1.0000" in done.stdout and done.stdout.rstrip().endswith("[]")
 
 
-def test_the_configuration_is_printed_instead(run):
+def test_the_configuration_or_the_help_is_printed_instead(run):
     code, out, _ = run("data.path=no.parquet", "--cfg", "job", "--fail-under", "0.5")
     assert code == 0 and "output_path: no.eval.json" in out
-
-
-def test_the_help_shows_an_example_and_the_flag(run):
     code, out, _ = run("--help")
     assert code == 0 and "burnish eval \\\n    data.path=out.parquet" in out and "--fail-under X" in out
-
-
-def test_facts_of_trajectories_come_from_the_file(run, own):
-    function = (
-        "def compute_score(extra_info):\n"
-        "    facts = {name: extra_info[name] for name in ('num_turns', 'num_tool_calls')}\n"
-        "    return {'score': 1.0, **facts, 'cut': str(extra_info['truncated'])}\n"
-    )
-    beside = {"num_turns": [4, 2], "num_tool_calls": [3, 0], "finish_reasons": ["length", "stop"]}
-    rows = [{"prompt": "q", "responses": ["a", "b"], **beside}, {"prompt": "q", "responses": ["c"]}]
-    code, _, err = run(write_lines(rows), own(function), "data.scored_path=scored.parquet")
-    assert code == 0, err
-    told = [json.loads(text) for row in read_rows("scored.parquet") for text in row["reward_info"]]
-    assert told == [
-        {"num_turns": 4, "num_tool_calls": 3, "cut": "True"},
-        {"num_turns": 2, "num_tool_calls": 0, "cut": "False"},
-        {"num_turns": 2, "num_tool_calls": 0, "cut": "None"},
-    ]
 
 
 def test_the_score_of_each_response_can_be_kept(run, own):
@@ -642,17 +556,3 @@ def test_the_score_of_each_response_can_be_kept(run, own):
     (row,) = read_rows("scored.parquet")
     assert row["scores"] == [float(i) if i != 3 else None for i in range(20)] and row["kept"] == {"a": 1}
     assert [None if text is None else json.loads(text) for text in row["reward_info"]][2:4] == [{"x": 2}, None]
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("out.jsonl", "is the file of responses itself"),
-        ("scored.json", "becomes a parquet file"),
-        ("taken/scored.parquet", "data.scored_path"),
-    ],
-)
-def test_a_wrong_place_for_scores_is_refused(refuses, own, path, words):
-    Path("taken").write_text("a file where a folder should be")
-    message = refuses(write_lines([{"prompt": "q", "responses": ["1"]}]), own(), f"data.scored_path={path}")
-    assert words in message

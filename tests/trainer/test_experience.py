@@ -1,7 +1,7 @@
 """What a step draws: samples with a greedy row beside them, scores less a penalty, and what becomes of failures."""
 
 import contextlib
-import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +11,6 @@ import torch
 
 from burnish.agents import AgentLoopOutput
 from burnish.agents.runner import Trajectory, TrajectoryRunner
-from burnish.agents.settings import AgentSettings
 from burnish.config import PPOConfig
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
@@ -19,26 +18,22 @@ from burnish.errors import RewardError
 from burnish.models.tiny import byte_tokenizer
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
+from burnish.rewards.managers import adapt_manager
 from burnish.rewards.managers.naive import NaiveRewardManager
-from burnish.rewards.managers.protocol import adapt_manager
 from burnish.rollout.base import Completion, Sampling
 from burnish.trainer import experience
 from burnish.trainer.filter import GroupFilter
-from burnish.trainer.process_reward import outcomes
-from burnish.trainer.score import add_overlong_penalty, fold_baselines, score
+from burnish.trainer.score import add_overlong_penalty, fold_baselines, outcomes, score
 from burnish.trainer.validate import validation_sampling
-from burnish.workers.rollouts import RoundSettings
+from burnish.workers.rollouts import RoundSettings, agent_settings
 from burnish.workers.trajectories import to_batch
+from tests.trainer.conftest import rollouts, validated
 
 REMAX = ["algorithm.adv_estimator=remax", "data.val_files=null"]
 # A score that hardly any two answers have in common, and no two prompts, should their answers be the same.
 FINE = 'return float((sum(map(ord, solution_str)) + extra_info["a"]) % 97)'
 OVERLONG = ["algorithm.overlong_buffer.enable=true", "algorithm.overlong_buffer.len=4",
             "algorithm.overlong_buffer.penalty_factor=2"]  # fmt: skip
-
-
-def rollouts(step, run="run"):
-    return [json.loads(line) for line in Path(run, "rollouts", f"{step}.jsonl").read_text().splitlines()]
 
 
 def greedy_scores(trainer, uids):
@@ -56,29 +51,25 @@ def greedy_scores(trainer, uids):
 # The greedy baseline
 
 
-def test_a_baseline_is_the_score_of_the_greedy_answer(build_trainer, reward):
+@pytest.mark.parametrize("penalty", [[], OVERLONG], ids=["plain", "overlong"])
+def test_a_baseline_is_the_score_of_the_greedy_answer_with_the_penalty_that_its_samples_have(
+    build_trainer, reward, penalty
+):
     reward(FINE)
-    trainer, metrics = build_trainer(*REMAX, "actor_rollout_ref.rollout.n=2"), {}
+    trainer, metrics = build_trainer(*REMAX, *penalty, "actor_rollout_ref.rollout.n=2"), {}
     batch = trainer.experience.draw(1, metrics)[0]
     uids, baselines = batch.non_tensor_batch["uid"].tolist(), batch.batch["reward_baselines"]
     assert uids == [0, 0, 1, 1, 2, 2, 3, 3] and batch.non_tensor_batch["sample"].tolist() == [0, 1] * 4
-    by_hand = [greedy_scores(trainer, range(4))[uid][0] for uid in uids]
+    answers = greedy_scores(trainer, range(4))
+    if penalty:
+        assert any(length > 4 for _, length in answers.values())
+        answers = {uid: (score - 2 * max(0, length - 4) / 4, length) for uid, (score, length) in answers.items()}
+    by_hand = [answers[uid][0] for uid in uids]
     assert baselines.tolist() == by_hand and len(set(by_hand)) > 1
     sampled = batch.batch["token_level_scores"].sum(-1)
     assert not torch.equal(sampled, baselines), "the samples are greedy too"
     assert metrics["critic/greedy_baseline/mean"] == float(baselines.mean())
     assert "greedy" not in batch.non_tensor_batch
-    trainer.close()
-
-
-def test_the_baseline_has_the_penalty_that_its_samples_have(build_trainer, reward):
-    reward(FINE)
-    trainer = build_trainer(*REMAX, *OVERLONG)
-    batch = trainer.experience.draw(1, {})[0]
-    by_hand = greedy_scores(trainer, range(4))
-    expected = [score - 2 * max(0, length - 4) / 4 for score, length in by_hand.values()]
-    assert batch.batch["reward_baselines"].tolist() == expected
-    assert any(length > 4 for _, length in by_hand.values())
     trainer.close()
 
 
@@ -142,6 +133,8 @@ def test_remax_trains_on_the_samples_alone(train, reward, metrics_of):
         advantages = [row["advantages"][-1] for row in rows]  # score - baseline
         mean = line["critic/score/mean"] - line["critic/greedy_baseline/mean"]
         assert np.mean(advantages) == pytest.approx(mean, abs=1e-4)
+        assert not [name for name in line if "overlong" in name or "filter_groups" in name]
+        assert all(row["score"] == row["reward_info"]["score"] for row in rows)
 
 
 def test_greedy_answers_propose_no_prompts(train, reward, metrics_of):
@@ -153,29 +146,20 @@ def test_greedy_answers_propose_no_prompts(train, reward, metrics_of):
     assert (line["augment/added"], line["augment/duplicates"]) == (4, 0)
 
 
-class Engine:
-    """Keeps how each request is to be sampled."""
+def test_a_greedy_row_is_sampled_without_noise_and_without_cuts():
+    asked_for = {}
 
-    def __init__(self):
-        self.asked = {}
-
-    async def generate(self, request):
-        self.asked[request.order[:2]] = request.sampling
+    async def generate(request):
+        asked_for[request.order[:2]] = replace(request.sampling, seed=0)
         return Completion([5, 6], [-1.0, -1.0], "stop", None, 0)
 
-
-def test_a_greedy_row_is_sampled_without_noise_and_without_cuts():
-    config, engine = PPOConfig(), Engine()
+    config, engine = PPOConfig(), SimpleNamespace(generate=generate)
     row = {"uid": 0, "raw_prompt": [{"role": "user", "content": "1+1="}]}
     rows = [{**row, "sample": 0, "greedy": False}, {**row, "sample": 1, "greedy": True}, {**row, "sample": 2}]
     asked = Sampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, max_tokens=9, stop=("#",))
-    TrajectoryRunner(engine, byte_tokenizer(), AgentSettings.of(config)).run(rows, asked, namespace="train", seed=1)
-    for sample in (0, 2):
-        found = engine.asked[0, sample]
-        assert (found.temperature, found.top_k, found.top_p, found.min_p) == (0.7, 5, 0.9, 0.1)
-    found = engine.asked[0, 1]
-    assert (found.temperature, found.top_k, found.top_p, found.min_p) == (0.0, -1, 1.0, 0.0)
-    assert (found.max_tokens, found.stop) == (9, ("#",))
+    TrajectoryRunner(engine, byte_tokenizer(), agent_settings(config)).run(rows, asked, namespace="train", seed=1)
+    assert asked_for[0, 0] == asked_for[0, 2] == asked
+    assert asked_for[0, 1] == replace(asked, temperature=0.0, top_k=-1, top_p=1.0, min_p=0.0)
 
 
 # What could not be scored, with a greedy row beside the samples
@@ -207,29 +191,21 @@ def scored(results, n, **options):
     return kept, batch.batch["reward_baselines"].tolist(), counts
 
 
-def test_a_group_without_a_baseline_is_dropped_and_counted():
-    kept, baselines, counts = scored([1, 2, 9, 3, 4, None, 5, 6, 8], n=2)
-    assert kept == [(0, 0), (0, 1), (2, 0), (2, 1)] and baselines == [9, 9, 8, 8]
-    assert counts == [1, 2, 1]
-
-
-def test_a_sample_that_failed_leaves_the_others_their_baseline():
-    kept, baselines, counts = scored([1, None, 9, 3, 4, 7], n=2)
-    assert kept == [(0, 0), (1, 0), (1, 1)] and baselines == [9, 7, 7]
-    assert counts == [1, 1, 0]
-
-
-def test_the_greedy_row_is_no_sample_of_its_group():
-    """Where samples are compared with one another, one that is left is too few, greedy row or not."""
-    kept, _, counts = scored([1, None, 9, 3, 4, 7], n=2, needs_groups=True)
-    assert kept == [(1, 0), (1, 1)] and counts == [1, 2, 1]
-    kept, _, counts = scored([None, 9, 3, 7], n=1)
-    assert kept == [(1, 0)] and counts == [1, 1, 1]
-
-
-def test_on_error_zero_holds_for_the_greedy_row_too():
-    kept, baselines, counts = scored([1, None, 3, 4], n=1, on_error="zero")
-    assert kept == [(0, 0), (1, 0)] and baselines == [0, 4] and counts == [1, 0, 0]
+@pytest.mark.parametrize(
+    ("results", "n", "options", "kept", "baselines", "counts"),
+    [
+        # A group without a baseline is dropped and counted.
+        ([1, 2, 9, 3, 4, None, 5, 6, 8], 2, {}, [(0, 0), (0, 1), (2, 0), (2, 1)], [9, 9, 8, 8], [1, 2, 1]),
+        # A sample that failed leaves the others their baseline.
+        ([1, None, 9, 3, 4, 7], 2, {}, [(0, 0), (1, 0), (1, 1)], [9, 7, 7], [1, 1, 0]),
+        # The greedy row is no sample: where they are compared with one another, one that is left is too few.
+        ([1, None, 9, 3, 4, 7], 2, {"needs_groups": True}, [(1, 0), (1, 1)], [7, 7], [1, 2, 1]),
+        ([None, 9, 3, 7], 1, {}, [(1, 0)], [7], [1, 1, 1]),
+        ([1, None, 3, 4], 1, {"on_error": "zero"}, [(0, 0), (1, 0)], [0, 4], [1, 0, 0]),
+    ],
+)
+def test_failures_with_a_greedy_row(results, n, options, kept, baselines, counts):
+    assert scored(results, n, **options) == (kept, baselines, counts)
 
 
 def test_no_baseline_at_all_ends_the_run():
@@ -240,23 +216,16 @@ def test_no_baseline_at_all_ends_the_run():
 # Reward managers of one's own
 
 
-class Manager:
-    """Scores by itself: answers what it was made with."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def __call__(self, data, return_dict=False):
-        return self.answer
-
-
 def managed(answer):
-    """Two samples of a prompt, scored by a manager that answers so."""
+    class Manager:
+        def __call__(self, data, return_dict=False):
+            return answer
+
     outputs = [AgentLoopOutput([7], [1, 2], [1, 1], [-0.5, -0.5]) for _ in range(2)]
     batch = to_batch([Trajectory({}, output, "text") for output in outputs], 0)
     facts = {"uid": [5, 5], "sample": [0, 1], "data_source": ["toy", "toy"]}
     batch = batch.union(DataProto.from_dict(non_tensors=facts))
-    return score(batch, adapt_manager(Manager(answer)), RewardConfig(), {}, needs_groups=False)
+    return score(batch, adapt_manager(Manager()), RewardConfig(), {}, needs_groups=False)
 
 
 REWARDS = torch.tensor([[0.0, 1.0], [0.0, 0.5]])
@@ -332,7 +301,8 @@ def test_an_answer_that_is_none_is_named_with_what_is_needed(answer, said):
 
 def test_the_penalty_is_part_of_the_score_in_training_only(train, reward, metrics_of):
     reward("return dict(score=float(sum(map(ord, solution_str)) % 97), acc=1.0)")
-    train("algorithm.adv_estimator=grpo", *OVERLONG, "trainer.total_training_steps=1", "trainer.test_freq=1")
+    keys = ["algorithm.adv_estimator=grpo", *OVERLONG, "trainer.total_training_steps=1", "trainer.test_freq=1"]
+    train(*keys)
     rows, line = rollouts(1), metrics_of("run")[-1]
     for row in rows:
         penalty = -2 * max(0, len(row["response_mask"]) - 4) / 4
@@ -342,16 +312,11 @@ def test_the_penalty_is_part_of_the_score_in_training_only(train, reward, metric
     shares = [row["reward_info"]["overlong"] for row in rows]
     assert any(shares) and line["overlong/share"] == np.mean(shares)
     assert line["overlong/penalty_mean"] == np.mean([row["reward_info"]["overlong_reward"] for row in rows])
-    validated = [json.loads(text) for text in Path("run/validation/1.jsonl").read_text().splitlines()]
-    assert validated and all(set(row["reward_info"]) == {"score", "acc"} for row in validated)
-    assert all(row["score"] == row["reward_info"]["score"] for row in validated)
-
-
-def test_without_it_nothing_is_said_of_it(train, reward, metrics_of):
-    reward(FINE)
-    train("algorithm.adv_estimator=grpo", "data.val_files=null", "trainer.total_training_steps=1")
-    assert not [name for name in metrics_of("run")[0] if "overlong" in name or "filter_groups" in name]
-    assert all(row["score"] == row["reward_info"]["score"] for row in rollouts(1))
+    answers = validated(1)
+    assert answers and all(set(row["reward_info"]) == {"score", "acc"} for row in answers)
+    assert all(row["score"] == row["reward_info"]["score"] for row in answers)
+    train(*keys, "reward_model.reward_manager=dapo", "trainer.default_local_dir=dapo")
+    assert metrics_of("dapo") == metrics_of("run"), "the manager dapo is naive"
 
 
 def test_the_penalty_stands_on_the_last_policy_token_and_counts_every_token():
@@ -367,11 +332,3 @@ def test_the_penalty_stands_on_the_last_policy_token_and_counts_every_token():
     assert batch.batch["token_level_scores"].tolist() == [[0.25, 0, 1.0 - 0.75, 0, 0], [0, 3.0, 0, 0, 0]]
     assert [info["overlong_reward"] for info in batch.non_tensor_batch["reward_info"]] == [-0.75, 0.0]
     assert [info["overlong"] for info in batch.non_tensor_batch["reward_info"]] == [True, False]
-
-
-def test_the_dapo_manager_is_the_naive_one(train, reward, metrics_of):
-    reward(FINE)
-    keys = ["algorithm.adv_estimator=grpo", "data.val_files=null", "trainer.total_training_steps=1"]
-    for name in ("naive", "dapo"):
-        train(*keys, *OVERLONG, f"reward_model.reward_manager={name}", f"trainer.default_local_dir={name}")
-    assert metrics_of("naive") == metrics_of("dapo") and metrics_of("dapo")[0]["overlong/share"] > 0

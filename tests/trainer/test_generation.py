@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,6 +29,7 @@ from burnish.rollout.hosted import spec
 from burnish.tracking import watchdog
 from burnish.trainer import generation
 from burnish.trainer.response_file import NEUTRAL
+from tests.trainer.conftest import validated, wait_for
 
 NANO = Path(burnish.__file__).parent / "models" / "nano"
 ADDED = {"responses", "response_log_probs", "finish_reasons", "response_lengths", "num_turns", "num_tool_calls"}
@@ -51,8 +51,6 @@ def job(place):
 
 @pytest.fixture
 def generate(job, capsys):
-    """Run the command with further keys; returns the exit code, stdout and stderr."""
-
     def run(*overrides: str) -> tuple[int, str, str]:
         given = {override.partition("=")[0] for override in overrides}
         code = main(["generate", *(word for word in job if word.partition("=")[0] not in given), *overrides])
@@ -63,8 +61,6 @@ def generate(job, capsys):
 
 @pytest.fixture
 def made(generate):
-    """Run a command that must work; returns the rows of its output."""
-
     def run(*overrides: str) -> list[dict]:
         code, _, err = generate(*overrides)
         assert code == 0, err
@@ -98,15 +94,15 @@ def test_generate_gives_what_validation_gives(made, place):
     """The same rows, seed and sampling: the same responses in the same order, and so the same accuracy."""
     rows = made("data.n_samples=2", "data.batch_size=3", "rollout.temperature=1", "rollout.top_p=0.9", "trainer.seed=7")
     policy = "actor_rollout_ref.rollout"
-    validated = main(["ppo", "algorithm.adv_estimator=grpo", "data.train_files=test.parquet",
+    code = main(["ppo", "algorithm.adv_estimator=grpo", "data.train_files=test.parquet",
                       "data.val_files=test.parquet", "data.train_batch_size=2", "data.max_prompt_length=32",
                       "data.max_response_length=48", f"actor_rollout_ref.model.path={NANO}",
                       f"{policy}.val_kwargs.n=2", f"{policy}.val_kwargs.do_sample=true",
                       f"{policy}.val_kwargs.temperature=1", f"{policy}.val_kwargs.top_p=0.9", "trainer.val_only=true",
                       "trainer.seed=7", "trainer.device=cpu", "trainer.default_local_dir=run",
                       "trainer.logger=jsonl"])  # fmt: skip
-    assert validated == 0
-    lines = [json.loads(line) for line in Path("run/validation/0.jsonl").read_text().splitlines()]
+    assert code == 0
+    lines = validated(0)
     end = load_tokenizer(NANO).eos_token
     ours = [pair for row in rows for pair in zip(row["responses"], row["finish_reasons"], strict=True)]
     assert ours == [(line["response"].removesuffix(end), line["finish_reason"]) for line in lines]
@@ -156,14 +152,15 @@ def test_every_column_stays_as_it_was(made, place):
 
 
 def test_json_rows_with_different_fields(made, place):
+    """And prompts that are cut where that is asked for."""
     lines = [{"question": "1+1=?", "n": None}, {"question": "2+2=?", "n": 2, "extra": {"a": [1]}}]
     with gzip.open("rows.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    rows = made("data.path=rows.jsonl.gz", "data.prompt_key=question")
-    assert [{name: row[name] for name in ("question", "n", "extra")} for row in rows] == [
-        {"question": "1+1=?", "n": None, "extra": None},
-        lines[1],
-    ]
+    cut = ["rollout.prompt_length=8", "data.truncation=left"]
+    rows = made("data.path=rows.jsonl.gz", "data.prompt_key=question", *cut)
+    found = [{name: row[name] for name in ("question", "n", "extra")} for row in rows]
+    assert found == [{"question": "1+1=?", "n": None, "extra": None}, lines[1]]
+    assert all(row["responses"][0] is not None for row in rows)
 
 
 def test_the_last_line_says_what_there_is_and_how_to_continue(generate, place):
@@ -215,6 +212,7 @@ def test_prompts_are_checked_some_at_a_time(refuses, monkeypatch):
 
 
 def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
+    assert set(NEUTRAL) < set(keys_of(GenerationConfig))
     made("data.n_samples=2")
     before = Path("out.parquet").read_bytes()
     monkeypatch.setattr(generation, "GenerationJob", None)  # nothing is read or loaded
@@ -226,19 +224,16 @@ def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
     assert Path("out.parquet").read_bytes() == before
 
 
-def test_overwrite_remakes_a_complete_file(made, answered):
-    assert made() == made("data.overwrite=true")
-    assert answered == 2 * list(range(10))
-
-
-def test_another_command_does_not_replace_the_file_unless_asked(made, generate):
+def test_another_command_does_not_replace_the_file_unless_asked(made, generate, answered):
     made()
     code, _, err = generate("trainer.seed=2")
     assert code == 2 and "out.parquet already exists" in err and "trainer.seed was 1 and is 2" in err
     write_parquet(arithmetic.rows("test", 10, seed=1), "test.parquet")
     code, _, err = generate()
     assert code == 2 and "data.path had other contents" in err and "data.overwrite=true" in err
+    answered.clear()
     rows = made("data.overwrite=true")
+    assert answered == list(range(10))
     assert [row["prompt"] for row in rows] == [row["prompt"] for row in read_rows("test.parquet")]
 
 
@@ -293,13 +288,8 @@ def test_code_and_attention_of_the_model_decide_too(made, generate, place):
     assert code == 2 and "(model.external_lib had other contents)" in err
 
 
-def test_the_keys_that_may_change_are_keys():
-    assert set(NEUTRAL) < set(keys_of(GenerationConfig))
-
-
 @pytest.fixture
 def answered(monkeypatch):
-    """The numbers of the rows that are answered, in order."""
     answer, numbers = generation.GenerationJob.answer, []
 
     def noted(self, rows):
@@ -340,14 +330,6 @@ def test_kill_9_and_the_same_command_give_the_file_that_was_never_interrupted(ma
     for one, row in zip(whole, other, strict=True):
         assert row.pop("response_log_probs") == pytest.approx(one.pop("response_log_probs"), abs=1e-4)
         assert row == one
-
-
-def wait_for(condition, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, f"the run ended by itself with {process.returncode}"
-        assert time.monotonic() < deadline, "the run did not get there in time"
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -399,7 +381,6 @@ def test_rows_choose_their_agent_loop(made, place):
     [
         (["data.path=gone.parquet"], "data file not found: gone.parquet"),
         (["data.prompt_key=text"], "test.parquet: no column 'text'; the columns are data_source, prompt"),
-        (["rollout.prompt_length=8"], "row 0 (the first is 0): the prompt has"),
         (["rollout.prompt_length=8"], "data.truncation=left, right or middle"),
         (["rollout.prompt_length=4000"], "rollout.prompt_length=4000 + rollout.response_length=48 = 4048 tokens, but"),
         (["rollout.max_model_len=5000"], "rollout.max_model_len=5000, but"),
@@ -452,11 +433,6 @@ def test_a_bad_file_is_reported_in_one_line_before_a_model_is_loaded(refuses, pl
     assert words in refuses(f"data.path={file}")
 
 
-def test_prompts_are_cut_where_that_is_asked_for(made):
-    rows = made("rollout.prompt_length=8", "data.truncation=left")
-    assert all(row["responses"][0] is not None for row in rows)
-
-
 def test_a_run_that_saved_nothing_does_not_bar_the_next(generate, made, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(generation, "load_engine", lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")))
@@ -477,13 +453,14 @@ def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, w
     def broken(*_):
         raise MemoryError("no room")
 
+    def breaks_later(self, rows):
+        return broken() if 4 in rows else answer(self, rows)
+
     monkeypatch.setattr(generation, "load_engine", noted)
     if what == "runner":
         monkeypatch.setattr(generation, "TrajectoryRunner", broken)
     if what == "rows":
-        monkeypatch.setattr(
-            generation.GenerationJob, "answer", lambda self, rows: broken() if 4 in rows else answer(self, rows)
-        )
+        monkeypatch.setattr(generation.GenerationJob, "answer", breaks_later)
     code, _, err = generate("data.batch_size=2")
     assert (code, closed) == (0 if what is None else 1, [what]) and ("no room" in err) == (what is not None)
 

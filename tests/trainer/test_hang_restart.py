@@ -1,6 +1,5 @@
 """A run whose process hangs exits and starts again from its newest checkpoint: the real command, in its own process."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from burnish.tracking.run_status import read_status
+from tests.trainer.conftest import events
 
 RUN = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.val_files=null", "trainer.save_freq=1",
        "trainer.total_training_steps=3", "trainer.max_restarts=1"]  # fmt: skip
@@ -60,7 +60,7 @@ def around(owner, name, place, when=lambda trainer: True):
 
 
 if how == "reading":
-    from burnish.workers.model_folder import ModelFolder
+    from burnish.workers.model_worker import ModelFolder
 
     around(ModelFolder, "load", "a checkpoint to be read")
 elif how == "engine":
@@ -79,7 +79,6 @@ sys.exit(main(["ppo", *sys.argv[3:]]))
 
 @pytest.fixture
 def start(job, reward):
-    """`start(how, limit_s, *keys)`: the command in its own process."""
     started = []
 
     def begin(how, limit_s, *keys):
@@ -93,11 +92,6 @@ def start(job, reward):
     for process in started:
         process.kill()
         process.wait()
-
-
-def events(kind):
-    lines = map(json.loads, Path("run/events.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == kind]
 
 
 def test_hanging_run_restarts_from_its_newest_checkpoint(start, train, metrics_of):

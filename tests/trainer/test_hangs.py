@@ -4,7 +4,6 @@ Workers that hang are in cluster/test_hangs.py.
 """
 
 import asyncio
-import json
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +13,12 @@ import pytest
 from burnish.agents.server import ServerManager
 from burnish.data.files import write_parquet
 from burnish.errors import DeadlineError
-from burnish.models.tiny import write_tiny_model
 from burnish.tracking import watchdog
 from burnish.tracking.run_status import read_status
 from burnish.trainer import checkpoint
 from burnish.trainer.checkpoint import CheckpointStore
-from tests.trainer.scripted import FAUST, Reply, answering, call, follow, question
+from tests.trainer.conftest import events
+from tests.trainer.scripted import FAUST, Reply, answering, call, follow, question, write_echo
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
 ROOM = ["data.max_prompt_length=64", "data.max_response_length=400", "custom_reward_function.path=null"]
@@ -27,32 +26,12 @@ AGENTS = [*GRPO, *ROOM, "trainer.total_training_steps=1", "data.val_files=null",
 QUESTIONS = [question(f"Who wrote Faust? {i}") for i in range(4)]
 LIMIT_S = 5.0  # of waits: what does not hang must be done by then, on a busy machine
 SOON_LATE = f"trainer.checkpoint_timeout={LIMIT_S}"
-TOOL = '''
-import asyncio
-from burnish.agents.tools import BaseTool, ToolResponse
-
-class Stone(BaseTool):
-    """Does not answer the sample that asks for it."""
-
-    SCHEMA = {"type": "function", "function": {"name": "stone", "description": "Hangs.", "parameters": {
-        "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}}
-
-    async def execute(self, instance_id, parameters, **kwargs):
-        if parameters["text"] == "hang":
-            await asyncio.sleep(1000)
-        return ToolResponse("done"), 0.0, {}
-'''
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(watchdog, "LOOK_S", 0.05)
     monkeypatch.setattr(watchdog, "STATUS_S", 0.05)
-
-
-@pytest.fixture(scope="module")
-def roomy(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("roomy") / "model", context=4096)
 
 
 @pytest.fixture
@@ -86,11 +65,6 @@ def looking():
         thread.join()
 
 
-def events(kind):
-    lines = map(json.loads, Path("run/events.jsonl").read_text().splitlines())
-    return [line for line in lines if line["kind"] == kind]
-
-
 def late(kind):
     """The event of a wait that was late, whose dump is there; its text."""
     told = [event for event in events("late_wait") if event["wait"] == kind]
@@ -99,26 +73,19 @@ def late(kind):
 
 
 def test_tool_that_hangs_costs_its_trajectory(agents, metrics_of):
-    Path("stone.py").write_text(TOOL)
-    Path("tools.yaml").write_text("tools:\n  - class_name: stone.py:Stone\n")
-
     def write(asked):
         hangs = asked.uid == 0 and asked.sample == 1
-        return "<answer>Goethe</answer>" if asked.turn else call("hang" if hangs else "go", "stone")
+        return "<answer>Goethe</answer>" if asked.turn else call("hang" if hangs else "go")
 
+    turns = "actor_rollout_ref.rollout.multi_turn"
     with looking() as seen:
-        agents(
-            write,
-            "actor_rollout_ref.rollout.multi_turn.enable=true",
-            "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml",
-            f"actor_rollout_ref.rollout.multi_turn.tool_timeout={LIMIT_S}",
-        )
-    assert ("tool", "uid 0, sample 1", "tool stone: execute", LIMIT_S) in seen
+        agents(write, write_echo(), f"{turns}.enable=true", f"{turns}.tool_timeout={LIMIT_S}")
+    assert ("tool", "uid 0, sample 1", "tool echo: execute", LIMIT_S) in seen
     (line,) = metrics_of("run")
     assert line["failures/tool"] == 1 and line["failures/late_waits"] >= 1
     event, text = late("tool")
-    assert event["subject"] == "tool stone: execute" and event["waited_s"] >= LIMIT_S
-    assert "in execute" in text and "stone.py" in text and "thread MainThread" in text
+    assert event["subject"] == "tool echo: execute" and event["waited_s"] >= LIMIT_S
+    assert "in execute" in text and "echo.py" in text and "thread MainThread" in text
 
 
 def test_retriever_that_hangs_costs_its_trajectories(agents, metrics_of):
@@ -239,6 +206,5 @@ def test_request_that_hangs_ends_the_run(train, monkeypatch):
     assert ("engine", "uid 0, sample 1, turn 0") in {(kind, owner) for kind, owner, _, _ in seen}
     _, text = late("engine")
     assert "in with_a_stone\n" in text and "await asyncio.Event().wait()" in text, "while the request still hangs"
-    told = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
-    subjects = {line["subject"] for line in told if line["kind"] == "late_wait"}
+    subjects = {event["subject"] for event in events("late_wait")}
     assert subjects == {"16 trajectories of train", "request train/0.1.0"}, subjects

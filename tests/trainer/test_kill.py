@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
+
+from tests.trainer.conftest import same_weights, state_of, wait_for
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
@@ -57,8 +57,6 @@ for line in sys.stdin:
 
 
 class Run:
-    """A run in a process of its own."""
-
     def __init__(self, launcher, folder: Path, words: list[str]):
         self.launcher, self.folder = launcher, folder
         launcher.stdin.write(json.dumps([str(folder), words]) + "\n")
@@ -86,7 +84,6 @@ class Run:
 
 
 def lines(run: str) -> list[str]:
-    """The steps that a run has logged so far."""
     file = Path(run) / "metrics.jsonl"
     return file.read_text().splitlines() if file.exists() else []
 
@@ -101,26 +98,18 @@ def launcher():
 
 @pytest.fixture
 def launch(launcher, job, reward, tmp_path):
-    """Start the job with further overrides."""
-
     def start(*overrides: str) -> Run:
         return Run(launcher, tmp_path, [*job, *RUN, *overrides])
 
     return start
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """Where `whole` keeps its runs, by their overrides."""
-    return tmp_path_factory.mktemp("kept"), {}
-
-
 @pytest.fixture
-def whole(launch, kept):
+def whole(launch, made):
     """The run with these overrides, never killed, in the folder `whole`."""
 
     def make(*overrides: str) -> None:
-        place, runs = kept
+        place, runs = made
         if overrides not in runs:
             launch(*overrides, "trainer.default_local_dir=whole").finish()
             runs[overrides] = shutil.copytree("whole", place / str(len(runs)), symlinks=True)
@@ -136,15 +125,9 @@ def same_as_whole(metrics_of):
 
     def check(run: str, files=("actor/model.safetensors", "actor/masters.safetensors", "actor/optimizer.safetensors")):
         assert metrics_of("whole") == metrics_of(run)
-        for file in files:
-            one, other = (load_file(f"{folder}/global_step_6/{file}") for folder in ("whole", run))
-            assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one), file
-        one, other = (
-            json.loads(Path(f"{folder}/global_step_6/data/trainer.json").read_text()) for folder in ("whole", run)
-        )
-        assert {name: part for name, part in one.items() if name != "config"} == {
-            name: part for name, part in other.items() if name != "config"
-        }
+        assert same_weights(6, "whole", run, *files)
+        one, other = state_of(6, "whole"), state_of(6, run)
+        assert one | {"config": {}} == other | {"config": {}}
 
     return check
 
@@ -210,10 +193,7 @@ def test_kill_9_of_the_command_itself(job, reward, whole, same_as_whole):
     words = [*job, *RUN, *PPO, "trainer.default_local_dir=killed"]
     command = [sys.executable, "-m", "burnish.trainer.main_ppo", *words]
     process = subprocess.Popen(command, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not Path("killed/global_step_3").exists():
-        assert process.poll() is None and time.monotonic() < deadline, "the run did not get to its third step"
-        time.sleep(0.01)
+    wait_for(Path("killed/global_step_3").exists, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not Path("killed/global_step_6").exists(), "the run was over before it could be killed"

@@ -21,10 +21,11 @@ from burnish.errors import CheckpointError, ConfigError, ModelError
 from burnish.export import ExportRequest, export
 from burnish.models.loading import load_causal_lm, load_reward_model, load_tokenizer
 from burnish.trainer import setup
+from burnish.trainer.checkpoint import verify
 from burnish.trainer.main_generation import main as generation
 from burnish.trainer.rm_trainer import main as rm
 from burnish.trainer.sft_trainer import main as sft
-from tests.trainer.conftest import build
+from tests.trainer.conftest import build, jsonl, same, scores_of_six_steps, turns
 
 NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 MODEL = "actor_rollout_ref.model"
@@ -40,25 +41,25 @@ def logits(module):
 
 
 def weights(folder):
-    return {file.name: load_file(file) for file in sorted(Path(folder).glob("*.safetensors")) if "rng" not in file.name}
-
-
-def assert_equal(one, other):
-    assert one.keys() == other.keys() and one
-    for file in one:
-        assert one[file].keys() == other[file].keys() and one[file]
-        assert all(torch.equal(tensor, other[file][name]) for name, tensor in one[file].items())
+    files = [file for file in sorted(Path(folder).glob("*.safetensors")) if "rng" not in file.name]
+    assert files
+    return {f"{file.name} {name}": tensor for file in files for name, tensor in load_file(file).items()}
 
 
 def test_a_run_saves_its_adapter_alone(train, tiny_model):
     before = weights(tiny_model)
     metrics = train(*GRPO, *LORA, *KL, "trainer.total_training_steps=2")
-    actor = Path("run/global_step_2/actor")
-    assert not (actor / "model.safetensors").exists() and not (actor / "config.json").exists()
+    folder, actor = Path("run/global_step_2"), Path("run/global_step_2/actor")
+    verify(folder)
+    files = {path.name for path in folder.rglob("*.safetensors")}
+    assert files == {"adapter_model.safetensors", "masters.safetensors", "optimizer.safetensors", "rng.safetensors"}
+    for name in ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json"):
+        assert (folder / name).is_symlink() and (folder / name).exists()
+    assert not (actor / "config.json").exists()
     masters = load_file(actor / "masters.safetensors")
     assert masters and all("lora_" in name for name in masters), "the optimiser has nothing else"
     assert metrics["actor/grad_norm"] > 0
-    assert_equal(weights(tiny_model), before)
+    assert same(weights(tiny_model), before)
     base = AutoModelForCausalLM.from_pretrained(tiny_model)
     plain = logits(base)
     assert not torch.allclose(logits(PeftModel.from_pretrained(base, actor)), plain, atol=1e-3)
@@ -72,9 +73,8 @@ def test_the_reference_is_the_base(build_trainer, tiny_model):
     compute = worker.compute_ref_log_prob
 
     def watched(data):
-        own = [worker.compute_log_prob(data).batch["old_log_probs"] for _ in range(1)]
-        reference = compute(data)
-        own.append(worker.compute_log_prob(data).batch["old_log_probs"])
+        before, reference, after = worker.compute_log_prob(data), compute(data), worker.compute_log_prob(data)
+        own = [found.batch["old_log_probs"] for found in (before, after)]
         batches.append((data, reference.batch["ref_log_prob"], own))
         return reference
 
@@ -98,39 +98,28 @@ def test_resume_gives_the_run_that_was_never_stopped(train, metrics_of):
     shutil.copytree("whole/global_step_2", "parts/global_step_2")
     train(*common, "trainer.total_training_steps=3", "trainer.default_local_dir=parts")
     assert metrics_of("whole")[2:] == metrics_of("parts")
-    assert_equal(weights("whole/global_step_3/actor"), weights("parts/global_step_3/actor"))
+    assert same(weights("whole/global_step_3/actor"), weights("parts/global_step_3/actor"))
 
 
-def test_a_run_with_another_rank_does_not_resume(train):
-    common = [*GRPO, *LORA[1:], "trainer.save_freq=1", "trainer.total_training_steps=1"]
-    train(*common, f"{MODEL}.lora_rank=4")
-    with pytest.raises(CheckpointError, match=r"saved with lora_rank=4 of its adapter, and this run has lora_rank=8"):
-        train(*common[:-1], "trainer.total_training_steps=2", f"{MODEL}.lora_rank=8")
-
-
-def test_another_run_continues_from_the_adapter(train, build_trainer, tiny_model):
-    train(*GRPO, *LORA, "trainer.total_training_steps=1")
-    trainer = build_trainer(
-        *GRPO,
-        *KL,
-        f"{MODEL}.lora_adapter_path=run/global_step_1",
-        "trainer.default_local_dir=second",
-        "trainer.total_training_steps=1",
-    )
+def test_another_run_continues_from_the_adapter(begun, build_trainer, tiny_model):
+    begun(*GRPO, *LORA, "trainer.total_training_steps=1")
+    second = [f"{MODEL}.lora_adapter_path=run/global_step_1", "trainer.default_local_dir=second"]
+    trainer = build_trainer(*GRPO, *KL, *second, "trainer.total_training_steps=1")
     worker = trainer.policy.worker
-    model = worker.config.actor_rollout_ref.model
-    assert model.lora_rank == 4, "known to the plan"
+    assert worker.config.actor_rollout_ref.model.lora_rank == 4, "known to the plan"
     base = AutoModelForCausalLM.from_pretrained(tiny_model)
-    assert torch.allclose(
-        logits(worker.actor.module), logits(PeftModel.from_pretrained(base, "run/global_step_1/actor")), atol=1e-5
-    )
+    adapted = PeftModel.from_pretrained(base, "run/global_step_1/actor")
+    assert torch.allclose(logits(worker.actor.module), logits(adapted), atol=1e-5)
     trainer.fit()
     settings = json.loads(Path("second/global_step_1/actor/adapter_config.json").read_text())
     assert (settings["r"], settings["lora_alpha"]) == (4, 16)
 
 
-def test_adapter_errors_are_reported_before_a_model_is_loaded(train, job, reward, monkeypatch):
-    train(*GRPO, *LORA, "trainer.total_training_steps=1")
+def test_adapter_errors_are_reported_before_a_model_is_loaded(begun, train, job, reward, monkeypatch):
+    begun(*GRPO, *LORA, "trainer.total_training_steps=1")
+    for key, here in (("lora_rank=4", "lora_rank=8"), ("lora_alpha=16.0", "lora_alpha=128.0")):
+        with pytest.raises(CheckpointError, match=rf"saved with {key} of its adapter, and this run has {here}"):
+            train(*GRPO, *LORA, "trainer.total_training_steps=2", f"{MODEL}.{here}")
     monkeypatch.setattr(setup, "build", None)
     adapter = f"{MODEL}.lora_adapter_path=run/global_step_1"
     with pytest.raises(ConfigError, match="lora_rank=8 with .*that adapter has rank 4"):
@@ -139,8 +128,8 @@ def test_adapter_errors_are_reported_before_a_model_is_loaded(train, job, reward
         build(*job, *GRPO, f"{MODEL}.lora_adapter_path=.")
 
 
-def test_export_merges_and_a_model_path_names_the_export_command(train, tiny_model, tmp_path):
-    train(*GRPO, *LORA, "trainer.total_training_steps=1")
+def test_export_merges_and_a_model_path_names_the_export_command(begun, train, tiny_model, tmp_path):
+    begun(*GRPO, *LORA, "trainer.total_training_steps=1")
     peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), "run/global_step_1/actor")
     with pytest.raises(ModelError, match=r"a LoRA adapter, .*`burnish export run/global_step_1 --out"):
         train(*GRPO, f"{MODEL}.path=run/global_step_1", "trainer.default_local_dir=second")
@@ -187,19 +176,15 @@ def test_a_process_reward_model_with_an_adapter_starts_at_its_base(build_trainer
     assert not torch.allclose(moved["log_prob"], expected["log_prob"], atol=1e-3)
 
 
-def rows_of(folder):
-    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_supervised_fine_tuning_and_generation_with_what_it_trained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    messages = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "two"}]
+    messages = turns("1+1", "two")
     write_parquet([{"messages": messages}] * 4, "sft.parquet")
     write_parquet([{"prompt": messages[:1]}], "prompts.parquet")
     model = [f"model.path={NANO}", "trainer.device=cpu"]
     sft(["data.train_files=sft.parquet", "data.max_length=128", *model, "model.lora_rank=8", "optim.lr=0.01",
          "data.train_batch_size=4", "trainer.total_training_steps=30", "trainer.default_local_dir=run"])  # fmt: skip
-    steps = rows_of("run")
+    steps = jsonl("run/metrics.jsonl")
     assert steps[-1]["train/loss"] < steps[0]["train/loss"] / 10
     generate = ["data.path=prompts.parquet", *model, "rollout.temperature=0", "rollout.response_length=8"]
     generation([*generate, "data.output_path=out.parquet", "model.lora_adapter_path=run/global_step_30"])
@@ -219,15 +204,15 @@ def test_a_reward_model_with_an_adapter_scores_a_run(train, job, tiny_model, tmp
     rm(["data.train_files=pairs.parquet", "data.val_files=pairs.parquet", "data.max_length=128", f"model.path={base}",
         "model.lora_rank=8", "optim.lr=0.01", "data.train_batch_size=4", "trainer.total_training_steps=10",
         "trainer.default_local_dir=rm", "trainer.device=cpu"])  # fmt: skip
-    last = rows_of("rm")[-1]
+    last = jsonl("rm/metrics.jsonl")[-1]
     assert last["val/accuracy"] == 1
     judge = load_reward_model(base, ModelConfig(path=str(base), lora_adapter_path="rm/global_step_10"))
     assert judge.config.pad_token_id != end
     tokenizer, forward = load_tokenizer(base), Forward(judge)
 
     def score(prompt, answer):
-        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-        ids = torch.tensor([tokenizer(tokenizer.apply_chat_template(messages, tokenize=False))["input_ids"]])
+        text = tokenizer.apply_chat_template(turns(prompt, answer), tokenize=False)
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
         return forward.scores(ids, torch.ones_like(ids)).item()
 
     margins = [score(row["prompt"], row["chosen"]) - score(row["prompt"], row["rejected"]) for row in pairs]
@@ -247,15 +232,6 @@ def test_a_reward_model_with_an_adapter_scores_a_run(train, job, tiny_model, tmp
 def test_it_learns_the_quickstarts_task(tmp_path, monkeypatch):
     """With a quarter of its parameters to train, from right once in ten times to right most of the time."""
     monkeypatch.chdir(tmp_path)
-    write_parquet(arithmetic.rows("train", 200, seed=0), "train.parquet")
-    trainer = build(
-        "data.train_files=train.parquet", "data.train_batch_size=16", "data.max_prompt_length=32",
-        "data.max_response_length=64", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8",
-        f"{MODEL}.path={NANO}", f"{MODEL}.lora_rank=16", f"{MODEL}.lora_alpha=32",
-        "actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=6", "trainer.device=cpu",
-        "trainer.default_local_dir=run", "trainer.logger=jsonl",
-    )  # fmt: skip
-    trainer.init_workers()
-    trainer.fit()
-    scores = [row["critic/score/mean"] for row in rows_of("run")]
+    lora = [f"{MODEL}.lora_rank=16", f"{MODEL}.lora_alpha=32", "actor_rollout_ref.actor.optim.lr=1e-3"]
+    scores = scores_of_six_steps("run", *lora)
     assert scores[0] < 0.3 and min(scores[-2:]) > 0.7, scores

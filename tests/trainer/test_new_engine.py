@@ -1,8 +1,5 @@
 """Adding a rollout engine is adding a folder (`tests/rollout/toy`) and a line in the table: nothing else knows it."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from burnish.config import load_ppo
@@ -22,18 +19,15 @@ def table_line(monkeypatch):
     monkeypatch.setitem(ENGINES, "toy", "tests.rollout.toy.spec")
 
 
-def test_it_trains_and_validates(build_trainer):
+def test_it_trains_and_validates(build_trainer, metrics_of):
     grpo = ["algorithm.adv_estimator=grpo", f"{ROLLOUT}.n=2", f"{ROLLOUT}.engine_kwargs.toy.patience=3"]
     trainer = build_trainer(TOY, *grpo, "trainer.total_training_steps=2", "trainer.test_freq=1")
     engine = trainer.policy.worker.engine.engine
     assert isinstance(engine, ToyEngine) and engine.patience == 3
     trainer.fit()
-    steps = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    assert [step["training/global_step"] for step in steps if "actor/grad_norm" in step] == [1, 2]
-    assert all(step["actor/grad_norm"] > 0 for step in steps if "actor/grad_norm" in step)
-    gaps = [
-        step["rollout_corr/training_ppl"] / step["rollout_corr/rollout_ppl"] for step in steps if "actor/lr" in step
-    ]
+    _, *steps = metrics_of("run")
+    assert [step["training/global_step"] for step in steps if step["actor/grad_norm"] > 0] == [1, 2]
+    gaps = [step["rollout_corr/training_ppl"] / step["rollout_corr/rollout_ppl"] for step in steps]
     assert gaps == pytest.approx([1.0, 1.0], abs=1e-4), "its log-probs are those of the trained weights"
     assert any(name.startswith("val-") for name in steps[-1])
 
@@ -50,9 +44,10 @@ def test_it_serves():
             running.client().chat.completions.create(**ask, temperature=1.5)
 
 
-def test_it_is_planned_for(job, reward, capsys):
-    loaded = load_ppo([*job, TOY, "--plan"])
+def test_it_is_planned_for_and_keys_that_it_ignores_are_reported(job, reward, capsys):
+    loaded = load_ppo([*job, TOY, f"{ROLLOUT}.enable_chunked_prefill=true", "--plan"])
     setup.prepare(loaded)
+    assert f"no effect: {ROLLOUT}.enable_chunked_prefill (the toy engine reads whole prompts)" in loaded.notices
     setup.run(loaded)
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory: toy")]
     assert line.endswith("one sequence of 40 tokens")
@@ -75,9 +70,3 @@ def test_it_is_planned_for(job, reward, capsys):
 def test_its_rules_hold(job, reward, keys, error, words):
     with pytest.raises(error, match=words):
         setup.prepare(load_ppo([*job, TOY, *keys]))
-
-
-def test_keys_that_it_ignores_are_reported(job, reward):
-    loaded = load_ppo([*job, TOY, f"{ROLLOUT}.enable_chunked_prefill=true"])
-    setup.prepare(loaded)
-    assert f"no effect: {ROLLOUT}.enable_chunked_prefill (the toy engine reads whole prompts)" in loaded.notices

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from burnish.errors import CheckpointError, ConfigError, DataError
-from burnish.trainer import parts
-from burnish.trainer.parts import GenerationOutput
+from burnish.trainer import response_file as parts
+from burnish.trainer.response_file import GenerationOutput
 
 TOTAL = 10
 SCHEMA = pa.schema({"number": pa.int64(), "words": pa.list_(pa.string())}, metadata={b"from": b"the input"})
@@ -50,19 +50,16 @@ def assert_whole(path):
     assert os.listdir(path.parent) == [path.name], "nothing is left beside the file"
 
 
-def test_rows_come_out_in_order_with_the_facts_in_the_metadata(path):
+@pytest.mark.parametrize(("bytes_held", "groups"), [(parts.ROW_GROUP, 1), (1, 4)])
+def test_rows_come_out_in_order_with_the_facts_in_the_metadata(path, monkeypatch, bytes_held, groups):
+    """Small parts are merged into large row groups; large ones are not held in memory together."""
+    monkeypatch.setattr(parts, "ROW_GROUP", bytes_held)
     make(path)
     assert_whole(path)
-    metadata = pq.ParquetFile(path).schema_arrow.metadata
+    file = pq.ParquetFile(path)
+    metadata = file.schema_arrow.metadata
     assert metadata[b"from"] == b"the input" and b"rollout.temperature" in metadata[parts.KEY]
-    assert pq.ParquetFile(path).metadata.num_row_groups == 1, "small parts are merged into large row groups"
-
-
-def test_large_rows_are_not_held_in_memory_together(path, monkeypatch):
-    monkeypatch.setattr(parts, "ROW_GROUP", 1)
-    make(path)
-    assert pq.ParquetFile(path).metadata.num_row_groups == 4
-    assert_whole(path)
+    assert file.metadata.num_row_groups == groups
 
 
 @pytest.mark.parametrize(("first", "then"), [(3, 3), (4, 3), (2, 7)])
@@ -149,8 +146,9 @@ def test_a_file_that_is_complete_is_left_alone(path):
     assert_whole(path)
 
 
-def test_overwrite_remakes_even_a_complete_file(path):
-    make(path)
+@pytest.mark.parametrize("facts", [FACTS, {"old": 1}], ids=["its own", "of another job"])
+def test_overwrite_remakes_a_file_and_resumes_its_own_parts(path, facts):
+    make(path, facts=facts)
     before, made = path.read_bytes(), []
     make(path, stop_after=2, made=made, overwrite=True)
     assert path.read_bytes() == before, "the old file stays until the new one is whole"
@@ -194,16 +192,6 @@ def test_a_file_of_someone_else_is_not_replaced(path):
         make(path)
 
 
-def test_overwrite_replaces_at_the_end_and_resumes_its_own_parts(path):
-    make(path, facts={"old": 1})
-    before, made = path.read_bytes(), []
-    make(path, stop_after=1, overwrite=True, made=made)
-    assert path.read_bytes() == before, "the old file stays until the new one is whole"
-    make(path, overwrite=True, made=made)
-    assert made == list(range(TOTAL))
-    assert_whole(path)
-
-
 def test_overwrite_throws_away_the_parts_of_another_job(path):
     make(path, stop_after=2, facts={"old": 1})
     made = []
@@ -219,44 +207,36 @@ def test_an_attempt_that_saved_nothing_does_not_block_another_command(path):
     assert_whole(path)
 
 
-def test_a_damaged_part_is_made_again(path, caplog):
-    make(path, stop_after=2)
-    part = path.parent / "out.parquet.parts" / "rows-000000000-000000003.parquet"
+def spoil(path):
+    """Change one byte of a part's rows, which leaves what the file says of itself as it was; returns the part."""
+    part = min(path.parent.glob("out.parquet.parts/rows-*"))
+    content = bytearray(part.read_bytes())
+    content[content.index(b"row 0")] ^= 1
+    part.write_bytes(content)
+    return part
+
+
+def cut(path):
+    part = min(path.parent.glob("out.parquet.parts/rows-*"))
     part.write_bytes(part.read_bytes()[:-9])
-    made = []
+    return part
+
+
+@pytest.mark.parametrize("damage", [cut, spoil])
+def test_a_damaged_part_is_made_again(path, caplog, damage):
+    make(path, stop_after=2)
+    part, made = damage(path), []
     make(path, made=made)
     assert made == [0, 1, 2, *range(6, 10)] and f"{part} is damaged; its rows are made again" in caplog.text
     assert_whole(path)
 
 
-@pytest.fixture
-def spoilt():
-    """Change one byte of a part's rows, which leaves what the file says of itself as it was; returns the part."""
-
-    def spoil(path):
-        part = min(path.parent.glob("out.parquet.parts/rows-*"))
-        content = bytearray(part.read_bytes())
-        content[content.index(b"row 0")] ^= 1
-        part.write_bytes(content)
-        return part
-
-    return spoil
-
-
-def test_a_part_whose_rows_are_damaged_is_made_again(path, spoilt, caplog):
-    make(path, stop_after=1)
-    part, made = spoilt(path), []
-    make(path, made=made)
-    assert made == list(range(TOTAL)) and f"{part} is damaged; its rows are made again" in caplog.text
-    assert_whole(path)
-
-
-def test_a_part_that_is_damaged_before_it_is_merged_bars_nothing(path, spoilt):
+def test_a_part_that_is_damaged_before_it_is_merged_bars_nothing(path):
     with pytest.raises(DataError) as error, GenerationOutput(path, FACTS) as output:
         output.begin(SCHEMA, TOTAL)
         output.write(range(4), table(range(4)))
         output.write(range(4, TOTAL), table(range(4, TOTAL)))
-        part = spoilt(path)
+        part = spoil(path)
         output.merge()
     assert str(error.value) == f"{part} was damaged since it was written; the same command makes its rows again"
     made = []

@@ -1,19 +1,23 @@
 """The loop, end to end on a small random model: what a run leaves, and that resuming equals not having stopped."""
 
-import json
+import gc
 import logging
 import math
 import sys
 import traceback
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 import burnish
-from burnish.errors import BadStepError, ConfigError, RewardError
+from burnish.errors import BadStepError, ConfigError
 from burnish.rollout.native.runner import Runner
+from burnish.trainer.ppo import older_objects_kept
+from tests.trainer.conftest import events, rollouts, same, state_of
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
@@ -22,8 +26,12 @@ ALGORITHMS = pytest.mark.parametrize("algorithm", [GRPO, PPO], ids=["grpo", "ppo
 
 
 @ALGORITHMS
-def test_a_run_learns_and_leaves_checkpoints(train, metrics_of, algorithm):
-    train(*algorithm, "trainer.save_freq=2", "trainer.test_freq=2")
+def test_a_run_learns_and_leaves_checkpoints(build_trainer, metrics_of, algorithm):
+    trainer = build_trainer(*algorithm, "trainer.save_freq=2", "trainer.test_freq=2")
+    worker = trainer.policy.worker
+    before = {name: tensor.clone() for name, tensor in worker.actor.module.state_dict().items()}
+    trainer.fit()
+    assert not same(before, worker.actor.module.state_dict())
     lines = metrics_of("run")
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
     assert "val-core/burnish/arithmetic/reward/mean@1" in lines[0] and "accuracy" not in lines[0]
@@ -37,30 +45,20 @@ def test_a_run_learns_and_leaves_checkpoints(train, metrics_of, algorithm):
     assert Path("run/latest_checkpointed_iteration.txt").read_text().strip() == "3"
     assert sorted(p.name for p in Path("run/rollouts").iterdir()) == ["1.jsonl", "2.jsonl", "3.jsonl"]
     assert sorted(p.name for p in Path("run/validation").iterdir()) == ["0.jsonl", "2.jsonl", "3.jsonl"]
-
-
-def test_weights_move_and_the_reference_does_not(build_trainer):
-    trainer = build_trainer(*PPO)
-    worker = trainer.policy.worker
-    before = {name: tensor.clone() for name, tensor in worker.actor.module.state_dict().items()}
-    trainer.fit()
-    after = worker.actor.module.state_dict()
-    assert any(not torch.equal(before[name], after[name]) for name in before)
-    assert all(torch.equal(before[name], tensor) for name, tensor in worker.reference.module.state_dict().items())
-
-
-def test_ppo_saves_a_critic_that_transformers_loads(train):
-    train(*PPO, "trainer.total_training_steps=1")
-    critic = AutoModelForTokenClassification.from_pretrained("run/global_step_1/critic")
-    assert critic.config.num_labels == 1
-    assert json.loads(Path("run/global_step_1/data/trainer.json").read_text())["kl"]["kl_coef"] > 0
+    if algorithm is PPO:
+        assert same(before, worker.reference.module.state_dict())
+        critic = AutoModelForTokenClassification.from_pretrained("run/global_step_3/critic")
+        assert critic.config.num_labels == 1 and state_of(3)["kl"]["kl_coef"] > 0
 
 
 def test_validation_cannot_change_training(train, metrics_of):
-    train(*GRPO, "trainer.default_local_dir=often", "trainer.test_freq=1")
-    train(*GRPO, "trainer.default_local_dir=never", "trainer.test_freq=-1", "trainer.val_before_train=False")
+    """With rows in another order for each update, too."""
+    keys = [*GRPO, "actor_rollout_ref.actor.shuffle=True"]
+    train(*keys, "trainer.default_local_dir=often", "trainer.test_freq=1")
+    train(*keys, "trainer.default_local_dir=never", "trainer.test_freq=-1", "trainer.val_before_train=False")
     often = [{k: v for k, v in line.items() if not k.startswith("val-")} for line in metrics_of("often")]
     assert [line for line in often if line["step"] > 0] == metrics_of("never")
+    assert all(math.isfinite(value) for line in often for value in line.values())
 
 
 def test_val_only_validates_and_stops(train, metrics_of):
@@ -69,46 +67,12 @@ def test_val_only_validates_and_stops(train, metrics_of):
     assert not list(Path("run").glob("global_step_*"))
 
 
-def test_the_last_partial_batch_is_trained(train, metrics_of):
-    """12 rows in batches of 8: no row is dropped, and a short batch keeps the number of optimiser steps."""
-    train(*GRPO, "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.val_files=null")
-    assert [line["step"] for line in metrics_of("run")] == [1, 2]
-    dumps = [Path(f"run/rollouts/{step}.jsonl").read_text().splitlines() for step in (1, 2)]
-    seen = [json.loads(line)["uid"] for lines in dumps for line in lines]
-    assert sorted(set(seen)) == list(range(12)) and len(seen) == 12 * 3
-
-
-def test_micro_batches_change_nothing(train, metrics_of):
-    for size in (1, 5):
-        train(*GRPO, f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={size}",
-              f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={size}",
-              f"trainer.default_local_dir=micro{size}", "data.val_files=null")  # fmt: skip
-    for one, other in zip(metrics_of("micro1"), metrics_of("micro5"), strict=True):
-        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    "term",
-    [["algorithm.use_kl_in_reward=True"], ["actor_rollout_ref.actor.use_kl_loss=True"],
-     ["actor_rollout_ref.actor.entropy_coeff=0.01"], ["actor_rollout_ref.actor.ppo_epochs=2"],
-     ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=64"],
-     ["actor_rollout_ref.actor.shuffle=True"], ["algorithm.norm_adv_by_std_in_grpo=False"]],
-    ids=lambda term: term[0].split(".")[-1],
-)  # fmt: skip
-def test_variants_train(train, metrics_of, term):
-    train(*GRPO, *term, "data.val_files=null", "trainer.total_training_steps=2")
+def test_critic_warmup_leaves_the_actor_and_its_own_warmup_alone(train, metrics_of):
+    train(*PPO, "trainer.critic_warmup=1", "actor_rollout_ref.actor.optim.lr_warmup_steps=2", "data.val_files=null")
     lines = metrics_of("run")
-    assert len(lines) == 2 and all(math.isfinite(value) for line in lines for value in line.values())
-    expected = {"use_kl_in_reward": "actor/reward_kl_penalty", "use_kl_loss": "actor/kl_loss"}
-    key = expected.get(term[0].split(".")[-1].split("=")[0])
-    assert key is None or key in lines[0]
-
-
-def test_critic_warmup_leaves_the_actor_alone(train, metrics_of):
-    train(*PPO, "trainer.critic_warmup=2", "data.val_files=null")
-    lines = metrics_of("run")
-    assert ["actor/pg_loss" in line for line in lines] == [False, False, True]
+    assert ["actor/pg_loss" in line for line in lines] == [False, True, True]
     assert all("critic/vf_loss" in line for line in lines)
+    assert 0 < lines[1]["actor/lr"] < lines[2]["actor/lr"] < 1e-3
 
 
 def frames_from_fit():
@@ -144,30 +108,21 @@ def test_failed_samples_are_dropped_counted_and_logged(reward, train, metrics_of
     lines = metrics_of("run")
     dropped = sum(line["failures/dropped_samples"] for line in lines)
     assert sum(line["failures/reward"] for line in lines) > 0
-    kept = sum(len(Path(f"run/rollouts/{line['step']}.jsonl").read_text().splitlines()) for line in lines)
+    kept = sum(len(rollouts(line["step"])) for line in lines)
     assert kept + dropped == 3 * 4 * 3
 
 
-def test_too_many_failures_stop_the_run_with_their_cause(reward, train):
-    reward("raise KeyError('missing thing')")
-    with pytest.raises(RewardError, match=r"(?s)max_failure_ratio.*KeyError: 'missing thing'"):
-        train(*GRPO, "reward.retries=0", "data.val_files=null")
-
-
-def test_a_nan_gradient_is_not_applied_and_ends_the_run(build_trainer, monkeypatch):
-    trainer = build_trainer(*GRPO, "data.val_files=null", "trainer.max_bad_steps=2")
+@ALGORITHMS
+def test_a_nan_gradient_is_not_applied_and_ends_the_run(build_trainer, algorithm):
+    """Despite a good critic, where there is one."""
+    trainer = build_trainer(*algorithm, "data.val_files=null", "trainer.max_bad_steps=2")
     before = {n: p.detach().clone() for n, p in trainer.policy.worker.actor.module.named_parameters()}
-
-    def poison(inputs):
-        return inputs.aggregate(inputs.log_prob) * float("nan"), {}
-
-    trainer.policy.worker.policy_loss = poison
+    trainer.policy.worker.policy_loss = lambda inputs: (inputs.aggregate(inputs.log_prob) * float("nan"), {})
     with pytest.raises(BadStepError, match="actor: loss or gradient was NaN or infinite in 2 updates in a row"):
         trainer.fit()
-    after = dict(trainer.policy.worker.actor.module.named_parameters())
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert same(before, dict(trainer.policy.worker.actor.module.named_parameters()))
     assert Path("run/rollouts/1.jsonl").exists(), "the message names it"
-    assert '"bad_step"' in Path("run/events.jsonl").read_text()
+    assert {event["role"] for event in events("bad_step")} == {"actor"}
 
 
 def test_a_custom_reward_manager_is_used(build_trainer, metrics_of):
@@ -183,25 +138,6 @@ def test_a_custom_reward_manager_is_used(build_trainer, metrics_of):
     trainer.init_workers()
     trainer.fit()
     assert metrics_of("run")[0]["critic/score/mean"] == 7.0
-
-
-def test_a_bad_actor_ends_the_run_despite_a_good_critic(build_trainer):
-    trainer = build_trainer(*PPO, "data.val_files=null", "trainer.max_bad_steps=2")
-    trainer.policy.worker.policy_loss = lambda inputs: (inputs.aggregate(inputs.log_prob) * float("nan"), {})
-    with pytest.raises(BadStepError, match="actor: loss or gradient was NaN"):
-        trainer.fit()
-
-
-def test_critic_warmup_does_not_eat_the_actors_warmup(train, metrics_of):
-    train(*PPO, "trainer.critic_warmup=1", "actor_rollout_ref.actor.optim.lr_warmup_steps=2", "data.val_files=null")
-    rates = [line["actor/lr"] for line in metrics_of("run") if "actor/lr" in line]
-    assert len(rates) == 2 and 0 < rates[0] < rates[1] < 1e-3
-
-
-def test_an_accuracy_that_is_no_number_is_left_out(reward, train, metrics_of):
-    reward("return {'score': 0.5, 'acc': 'yes'}")
-    train(*GRPO, "data.val_files=null", "trainer.total_training_steps=1")
-    assert "accuracy" not in metrics_of("run")[0]
 
 
 def test_an_estimator_may_ask_for_the_entropy(train, metrics_of, monkeypatch):
@@ -220,10 +156,11 @@ def test_an_estimator_may_ask_for_the_entropy(train, metrics_of, monkeypatch):
     assert seen == [{"entropy", "log_prob", "sum_pi_squared"}]
 
 
-def test_rewards_that_never_differ_are_logged_once(reward, train, caplog):
-    reward("return 1.0")
+def test_rewards_that_never_differ_are_logged_once(reward, train, metrics_of, caplog):
+    reward("return {'score': 0.5, 'acc': 'yes'}")
     train(*GRPO, "data.val_files=null")
     assert caplog.text.count("nothing to learn") == 1
+    assert "accuracy" not in metrics_of("run")[0], "'yes' is no number"
 
 
 @pytest.mark.parametrize(
@@ -244,3 +181,85 @@ def test_what_an_estimator_returns_is_checked(train, tmp_path, monkeypatch, resu
     overrides = ["algorithm.adv_estimator=my_estimator:wrong", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
     with pytest.raises((ConfigError, BadStepError), match=f"adv_estimator=my_estimator:wrong {message}"):
         train(*overrides)
+
+
+# A loss of the user's own
+
+OWN_LOSS = [*GRPO, "data.val_files=null", "trainer.total_training_steps=1",
+            "actor_rollout_ref.actor.policy_loss.loss_mode=mine.py:mine"]  # fmt: skip
+PLAIN = "inputs.aggregate(-inputs.advantages * inputs.policy_log_prob)"
+WRONG = {
+    "nothing": ("None", "returned a NoneType; (loss, dictionary of metrics) is needed"),
+    "a loss alone": (PLAIN, "returned a Tensor; (loss, dictionary of metrics) is needed"),
+    "a loss per token": ("inputs.log_prob, {}", "returned a tensor of shape"),
+    "a number": ("3.0, {}", "returned a float as its loss; a scalar made from inputs.log_prob is needed"),
+    "no gradient": ("inputs.aggregate(inputs.advantages), {}", "a scalar made from inputs.log_prob is needed"),
+    "a bare metric": (f"{PLAIN}, {{'actor/mine': 1.0}}", "returned a float as metric 'actor/mine'; a tally is needed"),
+}
+
+
+@pytest.mark.parametrize(("returned", "message"), WRONG.values(), ids=WRONG)
+def test_what_a_loss_returns_is_checked(train, returned, message):
+    Path("mine.py").write_text(f"def mine(inputs):\n    return {returned}\n")
+    with pytest.raises(ConfigError) as error:
+        train(*OWN_LOSS)
+    assert message in str(error.value) and "loss_mode=mine.py:mine" in str(error.value)
+
+
+def test_a_loss_of_the_user_reports_what_every_loss_does(train, metrics_of):
+    Path("mine.py").write_text(f"def mine(inputs):\n    return {PLAIN}, {{}}\n")
+    train(*OWN_LOSS)
+    [line] = metrics_of("run")
+    assert line["actor/pg_loss"] == line["actor/loss"] != 0 and math.isfinite(line["actor/ppo_kl"])
+
+
+# PF-PPO
+
+PF_PPO = ["algorithm.adv_estimator=gae", "algorithm.pf_ppo.enable=true", "actor_rollout_ref.rollout.n=2",
+          "actor_rollout_ref.actor.ppo_mini_batch_size=1", "data.val_files=null",
+          "trainer.total_training_steps=1"]  # fmt: skip
+
+
+def test_the_number_of_updates_stays_when_one_prompt_is_all_that_is_drawn(build_trainer, reward):
+    reward("return float(str(ground_truth)[-1] in '05') * (1 + len(solution_str) % 2)")
+    trainer = build_trainer(*PF_PPO)
+    trainer.fit()
+    assert trainer.policy.worker.actor.step == trainer.critic.worker.critic.step == 4
+
+
+def test_a_step_draws_the_same_rows_again_and_another_step_others(build_trainer):
+    trainer, metrics = build_trainer(*PF_PPO), {}
+    batch = trainer.experience.draw(1, metrics)[0]
+    trainer.step = 1
+    one, again = trainer.resampled(batch, metrics), trainer.resampled(batch, metrics)
+    trainer.step = 2
+    other = trainer.resampled(batch, metrics)
+    scores = [drawn.batch["token_level_scores"].sum(-1) for drawn in (one, again, other)]
+    assert np.array_equal(one.batch["responses"], again.batch["responses"]) and (scores[0] > 0).all()
+    assert not np.array_equal(one.batch["responses"], other.batch["responses"])
+    assert len(one) == len(batch) and 0 < metrics["pf_ppo/distinct_ratio"] < 1
+
+
+# Garbage collection
+
+
+class Node:
+    def __init__(self):
+        self.itself = self  # a cycle, which only a collection can free
+
+
+def test_only_what_the_block_makes_is_collected_until_its_end():
+    gc.disable()  # no collection but ours
+    try:
+        garbage, old = weakref.ref(Node()), Node()
+        with pytest.raises(KeyError), older_objects_kept():
+            assert garbage() is None  # what was garbage already is not kept
+            held, young = weakref.ref(old), weakref.ref(Node())
+            del old
+            gc.collect()
+            assert young() is None and held() is not None
+            raise KeyError
+        gc.collect()
+        assert held() is None and gc.get_freeze_count() == 0
+    finally:
+        gc.enable()

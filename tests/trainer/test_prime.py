@@ -1,15 +1,15 @@
 """PRIME, end to end: the process reward model is trained along, rewards tokens, and is part of the checkpoint."""
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.errors import CheckpointError, RewardError
 from burnish.models.tiny import write_tiny_model
+from tests.trainer.conftest import same, same_weights
 
 PRIME = ["algorithm.adv_estimator=prime", "actor_rollout_ref.rollout.n=3", "process_reward.optim.lr=1e-3",
          "data.val_files=null"]  # fmt: skip
@@ -24,30 +24,6 @@ def outcomes(reward):
 
 def weights(module):
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
-
-
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-@WHEN
-def test_policy_and_process_reward_model_move_and_the_start_stays(build_trainer, metrics_of, when):
-    trainer = build_trainer(*PRIME, f"process_reward.update={when}", "trainer.total_training_steps=2")
-    policy, judge = trainer.policy.worker, trainer.process_reward.worker
-    actor, model, start = weights(policy.actor.module), weights(judge.model.module), weights(judge.start.module)
-    assert same(model, start) and same(actor, start), "both start from the policy's model where none is named"
-    trainer.fit()
-    assert not same(actor, weights(policy.actor.module)) and not same(model, weights(judge.model.module))
-    assert same(start, weights(judge.start.module))
-    assert not same(weights(policy.actor.module), weights(judge.model.module))
-
-    lines = metrics_of("run")
-    assert [line["step"] for line in lines] == [1, 2]
-    for line in lines:
-        for name in ("loss", "accuracy", "reward_mean", "grad_norm", "lr"):
-            assert math.isfinite(line[f"process_reward/{name}"]), name
-        assert line["process_reward/grad_norm"] > 0 and line["actor/grad_norm"] > 0
-        assert all(math.isfinite(value) for value in line.values() if isinstance(value, float)), line
 
 
 def estimated(trainer):
@@ -65,11 +41,29 @@ def estimated(trainer):
 
 
 @WHEN
-def test_a_batch_is_rewarded_by_the_model_before_or_after_its_update(build_trainer, when):
+def test_policy_and_process_reward_model_move_and_the_start_stays(build_trainer, metrics_of, when):
     trainer = build_trainer(*PRIME, f"process_reward.update={when}", "trainer.total_training_steps=2")
+    policy, judge = trainer.policy.worker, trainer.process_reward.worker
+    actor, model, start = weights(policy.actor.module), weights(judge.model.module), weights(judge.start.module)
+    assert same(model, start) and same(actor, start), "both start from the policy's model where none is named"
     first, second = (inputs.process_rewards for inputs, _ in estimated(trainer))
     assert first.any() == (when == "before"), "as it starts, the model gives no token anything"
     assert second.any()
+    assert not same(actor, weights(policy.actor.module)) and not same(model, weights(judge.model.module))
+    assert same(start, weights(judge.start.module))
+
+    lines = metrics_of("run")
+    assert [line["step"] for line in lines] == [1, 2]
+    for line in lines:
+        for name in ("loss", "accuracy", "reward_mean", "grad_norm", "lr"):
+            assert math.isfinite(line[f"process_reward/{name}"]), name
+        assert line["process_reward/grad_norm"] > 0 and line["actor/grad_norm"] > 0
+        assert all(math.isfinite(value) for value in line.values() if isinstance(value, float)), line
+
+    folder = Path("run/global_step_2/process_reward")
+    saved, of_policy = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, "run/global_step_2"))
+    assert not same(weights(saved), weights(of_policy)), "the checkpoint itself is the policy"
+    assert AutoTokenizer.from_pretrained(folder).eos_token == "<|end|>"
 
 
 @pytest.mark.parametrize("weight", [0, 1])
@@ -82,34 +76,21 @@ def test_process_rewards_are_what_tells_equal_outcomes_apart(build_trainer, rewa
     assert inputs.process_rewards.any() and advantages.any() == bool(weight)
 
 
-def test_a_checkpoint_holds_a_model_that_transformers_loads(train):
-    train(*PRIME, "trainer.total_training_steps=1")
-    folder = Path("run/global_step_1/process_reward")
-    module = AutoModelForCausalLM.from_pretrained(folder)
-    actor = AutoModelForCausalLM.from_pretrained("run/global_step_1")
-    assert not same(weights(module), weights(actor)), "the checkpoint itself is the policy"
-    assert AutoTokenizer.from_pretrained(folder).eos_token == "<|end|>"
-
-
 @WHEN
 def test_resume_gives_the_run_that_was_never_stopped(train, metrics_of, when):
     common = [*PRIME, f"process_reward.update={when}", "process_reward.optim.lr_scheduler_type=cosine",
               "trainer.save_freq=1", "trainer.total_training_steps=4"]  # fmt: skip
     train(*common, "trainer.default_local_dir=whole")
-    train(*common, "trainer.default_local_dir=stopped")
+    shutil.copytree("whole", "stopped", symlinks=True)
     for step in (3, 4):
         Path(f"stopped/global_step_{step}/actor/model.safetensors").write_bytes(b"cut")
     train(*common, "trainer.default_local_dir=stopped")  # the newest whole checkpoint is step 2
     assert metrics_of("whole") == metrics_of("stopped")
-    for role in ("actor", "process_reward"):
-        for file in ("model.safetensors", "optimizer.safetensors"):
-            one, other = (load_file(f"{run}/global_step_4/{role}/{file}") for run in ("whole", "stopped"))
-            assert same(one, other), (role, file)
+    files = [f"{role}/{name}.safetensors" for role in ("actor", "process_reward") for name in ("model", "optimizer")]
+    assert same_weights(4, "whole", "stopped", *files)
 
 
 def test_the_model_can_be_another_one_than_the_policy(build_trainer, tmp_path):
-    from burnish.models.tiny import write_tiny_model
-
     other = write_tiny_model(tmp_path / "other", hidden_size=16, seed=5)
     trainer = build_trainer(*PRIME, f"process_reward.model.path={other}", "trainer.total_training_steps=1")
     judge = trainer.process_reward.worker
@@ -126,15 +107,16 @@ def test_a_checkpoint_without_the_model_does_not_resume_as_prime(train):
         train(*PRIME, "trainer.total_training_steps=2")
 
 
-def test_an_outcome_that_is_none_stops_the_run_and_is_named(train, reward):
-    reward("return 3.0")
-    with pytest.raises(RewardError, match=r"between 0 \(wrong\) and 1 \(right\), and uid 0.* has 3\.0; return .*acc"):
-        train(*PRIME, "trainer.total_training_steps=1")
-
-
-def test_acc_that_is_no_number_is_named(train, reward):
-    reward("return dict(score=1.0, acc='right')")
-    with pytest.raises(RewardError, match=r"uid 0 .* has 'right'; return such a number"):
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("3.0", r"between 0 \(wrong\) and 1 \(right\), and uid 0.* has 3\.0; return .*acc"),
+        ("dict(score=1.0, acc='right')", r"uid 0 .* has 'right'; return such a number"),
+    ],
+)
+def test_an_outcome_that_is_none_stops_the_run_and_is_named(train, reward, returned, said):
+    reward(f"return {returned}")
+    with pytest.raises(RewardError, match=said):
         train(*PRIME, "trainer.total_training_steps=1")
 
 
@@ -143,12 +125,7 @@ def test_an_overlong_penalty_changes_no_outcome(build_trainer):
     overlong = [f"algorithm.overlong_buffer.{key}" for key in ("enable=true", "len=7", "penalty_factor=3")]
     trainer = build_trainer(*PRIME, *overlong, "trainer.total_training_steps=2")
     update, seen = trainer.process_reward.update_process_reward, []
-
-    def watched(batch, step):
-        seen.append(batch)
-        return update(batch, step)
-
-    trainer.process_reward.update_process_reward = watched
+    trainer.process_reward.update_process_reward = lambda batch, step: seen.append(batch) or update(batch, step)
     trainer.fit()
     assert len(seen) == 2
     for batch in seen:
@@ -157,12 +134,6 @@ def test_an_overlong_penalty_changes_no_outcome(build_trainer):
         assert {info["score"] for info in infos} == {0, 1} and any(info["overlong"] for info in infos)
         penalised = batch.batch["token_level_scores"].sum(-1)
         assert (penalised < batch.batch["outcomes"]).any()
-
-
-def test_acc_is_the_outcome_where_the_reward_function_gives_one(train, reward):
-    reward('return {"score": 3.0 * len(solution_str), "acc": len(set(solution_str)) % 2 == 0}')
-    metrics = train(*PRIME, "trainer.total_training_steps=1")
-    assert metrics["process_reward/grad_norm"] > 0
 
 
 def test_another_start_of_the_process_reward_model_is_refused_on_resume(train, tmp_path):

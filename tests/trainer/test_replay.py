@@ -11,14 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from burnish.cli.main import main
-from burnish.data.files import write_parquet
 from burnish.engine.dump import KEPT
 from burnish.engine.trainable import Trainable
 from burnish.errors import BadStepError
-from burnish.trainer.replay import replay
-from burnish.trainer.replay_report import report
+from burnish.trainer.replay import replay, report
 from burnish.trainer.rm_trainer import main as rm
 from burnish.trainer.sft_trainer import main as sft
+from tests.trainer.conftest import events
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 GAE = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "data.val_files=null"]
@@ -61,84 +60,68 @@ def check_comes_out_the_same(folder):
     return outcome, said
 
 
+POLICY = {"log_prob", "log_ratio", "advantages", "old_log_probs"}
+
+
 @pytest.mark.parametrize(
-    "keys",
+    ("keys", "name", "largest"),
     [
-        [*TERMS, f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", f"{MODEL}.dtype=bfloat16"],
-        [f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_ratio=0.5"],
-        ["algorithm.rollout_correction.bypass_mode=True"],
-        [f"{MODEL}.lora_rank=4"],
+        (
+            [*GRPO, *TERMS, f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", f"{MODEL}.dtype=bfloat16"],
+            "actor_1",
+            POLICY | {"ref_log_prob"},
+        ),
+        (
+            [*GRPO, f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_ratio=0.5"],
+            "actor_1",
+            POLICY,
+        ),
+        ([*GRPO, "algorithm.rollout_correction.bypass_mode=True"], "actor_1", POLICY),
+        ([*GRPO, f"{MODEL}.lora_rank=4"], "actor_1", POLICY),
+        (GAE, "critic_1", {"value", "values", "returns"}),
+        (PRIME, "process_reward_0", {"process_ref_log_prob"}),
     ],
-    ids=["terms", "choice", "bypass", "lora"],
+    ids=["terms", "choice", "bypass", "lora", "critic", "process_reward"],
 )
-def test_a_policys_update_comes_out_bit_for_bit(train, flagged, keys):
-    train(*GRPO, *keys, *ONE_STEP)
-    check_policy_comes_out_the_same(Path("run/bad_steps/step_1_actor_1"))
+def test_an_update_comes_out_bit_for_bit(reward, train, flagged, keys, name, largest):
+    reward("return float(len(set(solution_str)) % 2)")
+    train(*keys, *ONE_STEP)
+    outcome, said = check_comes_out_the_same(Path("run/bad_steps", f"step_1_{name}"))
+    role, _, number = name.rpartition("_")
+    assert largest <= outcome.largest.keys() and (role != "critic" or largest == outcome.largest.keys())
+    assert f"optimiser step {number} of {role} (burnish ppo)" in said
 
 
 def test_a_plain_policys_update_comes_out_bit_for_bit(dump):
-    check_policy_comes_out_the_same(dump)
+    assert check_comes_out_the_same(dump)[0].largest.keys() >= POLICY
 
 
-def check_policy_comes_out_the_same(folder):
-    outcome, said = check_comes_out_the_same(folder)
-    assert {"log_prob", "log_ratio", "advantages", "old_log_probs"} <= outcome.largest.keys()
-    assert "optimiser step 1 of actor (burnish ppo)" in said
-
-
-def test_a_critics_update_comes_out_bit_for_bit(train, flagged):
-    train(*GAE, *ONE_STEP)
-    outcome, _ = check_comes_out_the_same(Path("run/bad_steps/step_1_critic_1"))
-    assert outcome.largest.keys() == {"value", "values", "returns"}
-
-
-def test_a_process_reward_models_update_comes_out_bit_for_bit(reward, train, flagged):
-    reward("return float(len(set(solution_str)) % 2)")
-    train(*PRIME, *ONE_STEP)
-    check_comes_out_the_same(Path("run/bad_steps/step_1_process_reward_0"))
+COMMANDS = pytest.mark.parametrize(("command", "name"), [(sft, "sft"), (rm, "rm")])
 
 
 @pytest.fixture
-def supervised(tmp_path, tiny_model, monkeypatch):
-    """The keys of a small `burnish sft` or `burnish rm`."""
+def examples(supervised, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pairs = [("1+1", "2", "3"), ("say hello", "hello", "no"), ("count", "1 2 3 4", "4"), ("again?", "yes", "no, no")]
-    rows = [
-        {"messages": [{"role": "user", "content": p}, {"role": "assistant", "content": c}], "prompt": p, "chosen": c,
-         "rejected": r} for p, c, r in pairs
-    ]  # fmt: skip
-    write_parquet(rows, "rows.parquet")
-    return [
-        "data.train_files=rows.parquet",
-        "data.train_batch_size=3",
-        "data.micro_batch_size_per_gpu=2",
-        "data.max_length=64",
-        f"model.path={tiny_model}",
-        "trainer.default_local_dir=run",
-        "trainer.device=cpu",
-        "trainer.max_bad_steps=9",
-        "trainer.total_training_steps=2",
-    ]
+    keys = ["data.micro_batch_size_per_gpu=2", "trainer.max_bad_steps=9", "trainer.default_local_dir=run"]
+    return lambda command, *overrides: supervised(command, *keys, *overrides)
 
 
-@pytest.mark.parametrize(("command", "name"), [(sft, "sft"), (rm, "rm")])
-def test_updates_on_examples_come_out_bit_for_bit(supervised, flagged, command, name):
-    command(supervised)
+@COMMANDS
+def test_updates_on_examples_come_out_bit_for_bit(examples, flagged, command, name):
+    examples(command, "trainer.total_training_steps=2")
     check_comes_out_the_same(Path(f"run/bad_steps/step_2_{name}_0"))
 
 
-@pytest.mark.parametrize(("command", "name"), [(sft, "sft"), (rm, "rm")])
-def test_a_learning_rate_that_explodes_is_replayed(supervised, command, name, caplog):
-    keys = [*supervised, "optim.lr=1e30", "trainer.total_training_steps=20", "trainer.max_bad_steps=4"]
+@COMMANDS
+def test_a_learning_rate_that_explodes_is_replayed(examples, command, name, caplog):
     message = r"in 4 updates in a row, up to step \d+. Lower optim.lr"
     with pytest.raises(BadStepError, match=message), caplog.at_level(logging.WARNING):
-        command(keys)
+        examples(command, "optim.lr=1e30", "trainer.total_training_steps=20", "trainer.max_bad_steps=4")
     folder, *others = sorted(Path("run/bad_steps").iterdir())
     assert len(others) == KEPT - 1 and f"`burnish replay {folder}` runs it again" in caplog.text
     assert f"is not dumped: the run has {KEPT} dumps already" in caplog.text
     check_is_as_bad_as_it_was(folder)
-    events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
-    assert [len(event["dumps"]) for event in events if event["kind"] == "bad_step"] == [1, 1, 1, 0]
+    assert [len(event["dumps"]) for event in events("bad_step")] == [1, 1, 1, 0]
 
 
 def check_is_as_bad_as_it_was(folder):
@@ -186,9 +169,8 @@ def test_a_bad_row_is_reported_and_the_run_continues(build_trainer, metrics_of):
     sampled = float(outcome.dump.batch.batch["rollout_log_probs"][POISONED, 1])
     assert row.values["rollout_log_probs"] == sampled
     assert row.values["log_prob"] == pytest.approx(sampled, abs=1e-4)
-    assert (
-        f"rows with NaN or infinity when run alone: 1 of {outcome.computed}\n  row {POISONED}, uid {row.uid}: " in said
-    )
+    alone = f"rows with NaN or infinity when run alone: 1 of {outcome.computed}"
+    assert f"{alone}\n  row {POISONED}, uid {row.uid}: " in said
     assert f"first at token 1: log_prob {row.values['log_prob']!r}" in said
     assert outcome.module is None and not outcome.weights and outcome.gradients
     assert outcome.computed < len(outcome.dump.batch), "rows without advantage are not run, and yet counted"
@@ -216,15 +198,10 @@ def test_a_weight_that_is_not_finite_is_named(build_trainer):
     assert f"weights that are not finite: 1: {name}.weight" in said
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """Where the dump of one run is kept for all tests."""
-    return tmp_path_factory.mktemp("kept") / "dump"
-
-
 @pytest.fixture
-def dump(kept, tmp_path, monkeypatch, request):
+def dump(made, tmp_path, monkeypatch, request):
     """A dump of a finite update, which a test may change."""
+    kept = made[0] / "dump"
     if not kept.exists():
         request.getfixturevalue("flagged")
         request.getfixturevalue("train")(*GRPO, *ONE_STEP)
@@ -235,10 +212,15 @@ def dump(kept, tmp_path, monkeypatch, request):
 
 
 def columns_of(dump, change):
-    """Rewrite the tensor columns of a dump."""
     columns = load_file(dump / "batch.safetensors")
     change(columns)
     save_file(columns, dump / "batch.safetensors")
+
+
+def change_facts(dump, change):
+    facts = json.loads((dump / "update.json").read_text())
+    change(facts)
+    (dump / "update.json").write_text(json.dumps(facts))
 
 
 def test_keys_can_be_set_otherwise(dump, capsys):
@@ -247,14 +229,11 @@ def test_keys_can_be_set_otherwise(dump, capsys):
     plain, other = replay(dump), replay(dump, [f"{ACTOR}.loss_agg_mode=token-sum"])
     tokens = int(plain.dump.batch.batch["response_mask"].sum())
     assert other.metrics["grad_norm"] == pytest.approx(plain.metrics["grad_norm"] * tokens, rel=1e-4)
+    columns_of(dump, lambda columns: columns.update(ref_log_prob=columns["rollout_log_probs"] - 0.5))
+    with_kl = replay(dump, [f"{ACTOR}.kl_loss_coef=0.1"])
+    assert with_kl.metrics["actor/kl_loss"] > 0 and with_kl.metrics["loss"] > plain.metrics["loss"]
     chosen = replay(dump, [f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_ratio=0.5"])
     assert chosen.is_finite, "a loss that picks tokens picks them"
-
-
-def test_a_kl_coefficient_switches_its_term_on_as_in_a_run(dump):
-    columns_of(dump, lambda columns: columns.update(ref_log_prob=columns["rollout_log_probs"] - 0.5))
-    plain, other = replay(dump), replay(dump, [f"{ACTOR}.kl_loss_coef=0.1"])
-    assert other.metrics["actor/kl_loss"] > 0 and other.metrics["loss"] > plain.metrics["loss"]
 
 
 def test_what_cannot_be_replayed_is_refused(dump, capsys):
@@ -291,17 +270,13 @@ def test_a_token_unknown_to_the_model_is_reported(dump, capsys, token):
 
 def test_old_log_probs_that_a_bypass_reads_are_there(dump, capsys):
     columns_of(dump, lambda columns: columns.pop("old_log_probs"))
-    facts = json.loads((dump / "update.json").read_text())
-    facts["config"]["algorithm.rollout_correction.bypass_mode"] = True
-    (dump / "update.json").write_text(json.dumps(facts))
+    change_facts(dump, lambda facts: facts["config"].update({"algorithm.rollout_correction.bypass_mode": True}))
     assert main(["replay", str(dump)]) == 2
     assert "is damaged (no column old_log_probs)" in capsys.readouterr().err
 
 
 def test_a_dump_of_another_version_is_reported(dump, caplog):
-    facts = json.loads((dump / "update.json").read_text())
-    facts["versions"]["torch"] = "1.0"
-    (dump / "update.json").write_text(json.dumps(facts))
+    change_facts(dump, lambda facts: facts["versions"].update(torch="1.0"))
     with caplog.at_level(logging.WARNING):
         replay(dump)
     assert "the dump was written with torch 1.0, this is" in caplog.text
@@ -317,14 +292,12 @@ def test_a_dump_runs_no_code_that_the_command_line_does_not_name(dump, monkeypat
     (tmp_path / "evil_loss.py").write_text(source)
     (tmp_path / "evil_lib.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    facts = json.loads((dump / "update.json").read_text())
     code = {
         "actor_rollout_ref.model.external_lib": "evil_lib",
         f"{ACTOR}.policy_loss.loss_mode": "evil_loss:plain",
         "actor_rollout_ref.model.trust_remote_code": True,
     }
-    facts["config"] |= code
-    (dump / "update.json").write_text(json.dumps(facts))
+    change_facts(dump, lambda facts: facts["config"].update(code))
     settings = json.loads((dump / "model/config.json").read_text())
     settings["auto_map"] = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}
     (dump / "model/config.json").write_text(json.dumps(settings))

@@ -84,13 +84,8 @@ def test_code_that_an_update_needs_is_asked_for(make, role, key, value):
     with pytest.raises(ConfigError) as caught:
         config_of(dump, [])
     assert f"if you trust it: burnish replay {dump.folder} {word}" in str(caught.value)
-
-
-def test_code_on_the_command_line_is_taken_from_there(make):
-    dump = make()
-    dump.config[f"{ACTOR}.policy_loss.loss_mode"] = "evil.module:f"
-    actor = config_of(dump, [f"{ACTOR}.policy_loss.loss_mode=gspo"]).actor_rollout_ref.actor
-    assert actor.policy_loss.loss_mode == "gspo"
+    if key.endswith("loss_mode"):  # on the command line it is taken from there
+        assert config_of(dump, [f"{key}=gspo"]).actor_rollout_ref.actor.policy_loss.loss_mode == "gspo"
 
 
 def adapter(dump, base):
@@ -204,9 +199,6 @@ def test_keys_with_an_effect_are_not_complained_of(make, caplog):
     with caplog.at_level(logging.WARNING):
         config_of(make(), keys)
     assert not caplog.text
-
-
-def test_what_is_said_to_be_read_is_a_key_or_a_section():
     known = keys_of(PPO.root)
     for role in ("actor", "critic", "process_reward"):
         assert all(part in known or any(name.startswith(f"{part}.") for name in known) for part in READ[role]), role

@@ -1,11 +1,12 @@
 """Samples as a person reads them: texts and figures of each trajectory, without padding."""
 
 import numpy as np
+import pytest
 import torch
 
 from burnish.models.tiny import byte_tokenizer
 from burnish.protocol import DataProto
-from burnish.trainer.report import sample_rows
+from burnish.trainer.report import agent_metrics, sample_rows
 
 
 def batch_of_two(**columns):
@@ -40,12 +41,32 @@ def test_rows_hold_the_real_tokens_and_plain_values():
     assert not any(isinstance(value, np.generic) for value in values)
 
 
-def test_columns_that_a_run_has_not_are_left_out():
+def test_versions_of_the_weights_that_sampled_are_in_it_and_columns_that_a_run_has_not_are_left_out():
     first, _ = sample_rows(*batch_of_two())
     assert not {"rollout_log_probs", "advantages", "token_versions"} & first.keys()
-
-
-def test_versions_of_the_weights_that_sampled_are_in_it():
     first, second = sample_rows(*batch_of_two(token_versions=torch.tensor([[0, 4], [3, 0]])))
     assert (first["policy_version"], second["policy_version"]) == (3, None)
     assert (first["token_versions"], second["token_versions"]) == ([0, 4], [3])
+
+
+AGENTS_REPORT = {
+    "whole numbers have a mean and extremes, others a mean": (
+        [{"env/actions": 1, "env/ratio": 0.5}, {"env/actions": 4, "env/ratio": 1.0}],
+        {"env/actions/mean": 2.5, "env/actions/max": 4.0, "env/actions/min": 1.0, "env/ratio": 0.75},
+    ),
+    "one that is sometimes a fraction is no count": ([{"a/b": 1}, {"a/b": 0.5}], {"a/b": 0.75}),
+    "trajectories without it do not count": ([{"a/b": 3.0}, {}, {"c/d": 1.0}], {"a/b": 3.0, "c/d": 1.0}),
+    "nothing": ([{}, {}], {}),
+    "a name without a group": ([{"steps": 2.0}], {"agent/steps": 2.0}),
+    "tool calls are counted elsewhere": ([{"num_tool_calls": 3, "tools/calls": 3.0}], {"tools/calls": 3.0}),
+    "no numbers": ([{"a": "text", "b": None, "c": [1], "d": {"a": 1}, "c/d": 1.0}], {"c/d": 1.0}),
+    "numbers of arrays": (
+        [{"a/b": np.float32(0.5), "c/d": np.int64(2)}, {"a/b": torch.tensor(1.5), "c/d": torch.tensor(4)}],
+        {"a/b": 1.0, "c/d/mean": 3.0, "c/d/max": 4.0, "c/d/min": 2.0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("reported", "metrics"), AGENTS_REPORT.values(), ids=AGENTS_REPORT)
+def test_metrics_of_agent_loops(reported, metrics):
+    assert agent_metrics(reported) == metrics

@@ -1,10 +1,6 @@
-"""Stopping and going on: a resumed run is the run that was never stopped, or says why it cannot be.
-
-Runs that several tests go on from are made once and copied (`begun`).
-"""
+"""Stopping and going on: a resumed run is the run that was never stopped, or says why it cannot be."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,13 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from burnish.errors import CheckpointError, ConfigError
-from burnish.trainer.checkpoint import CheckpointStore, verify
+from burnish.trainer.checkpoint import CheckpointStore
 from burnish.trainer.ppo import PPOTrainer
-from burnish.workers.model_folder import ModelFolder
+from burnish.workers.model_worker import ModelFolder
+from tests.trainer.conftest import events, rollouts, same_weights, wait_for
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
@@ -29,27 +24,6 @@ ONE, TWO = [*STEPS, "trainer.total_training_steps=1"], [*STEPS, "trainer.total_t
 WHOLE = [*STEPS, "trainer.total_epochs=2"]  # 12 rows in batches of 4: six steps
 PARTS = "actor_rollout_ref.actor.checkpoint"
 ASYNC, WEIGHTS_ONLY = f"{PARTS}.async_save=True", f"{PARTS}.save_contents=[hf_model]"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Where the runs of `begun` are kept, by their overrides."""
-    return tmp_path_factory.mktemp("made"), {}
-
-
-@pytest.fixture
-def begun(train, made):
-    """A finished run with these overrides in the folder `run`."""
-
-    def make(*overrides: str) -> None:
-        place, runs = made
-        if overrides not in runs:
-            train(*overrides)
-            runs[overrides] = shutil.copytree("run", place / str(len(runs)), symlinks=True)
-        else:
-            shutil.copytree(runs[overrides], "run", symlinks=True)
-
-    return make
 
 
 @pytest.mark.parametrize(
@@ -64,19 +38,8 @@ def test_resume_gives_the_run_that_was_never_stopped(train, begun, metrics_of, a
     # The newest whole checkpoint is that step; the number of steps is all that total_epochs says.
     train(*algorithm, *STEPS, "trainer.total_training_steps=6", "data.shuffle=true")
     assert metrics_of("whole") == metrics_of("run")
-    for file in ("actor/model.safetensors", "actor/optimizer.safetensors"):
-        one, other = (load_file(f"{run}/global_step_6/{file}") for run in ("whole", "run"))
-        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["kind"] == "resume"] == [step]
-
-
-def wait_for(condition, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, f"the run ended by itself with {process.returncode}"
-        assert time.monotonic() < deadline, "the run did not get there in time"
-        time.sleep(0.02)
+    assert same_weights(6, "whole", "run", "actor/model.safetensors", "actor/optimizer.safetensors")
+    assert [event["step"] for event in events("resume")] == [step]
 
 
 @pytest.mark.parametrize(
@@ -88,21 +51,6 @@ def test_a_finished_run_only_reports_that_it_is_done(train, begun, metrics_of, c
     train(*words)
     assert metrics_of("run") == before and files_in("run/global_step_1") == files
     assert "nothing is trained. Raise trainer.total_epochs" in caplog.text
-
-
-def test_a_checkpoint_of_another_model_is_refused(train, begun, tmp_path):
-    from burnish.models.tiny import write_tiny_model
-
-    begun(*GRPO, *ONE)
-    other = write_tiny_model(tmp_path / "other", hidden_size=16)
-    with pytest.raises(CheckpointError, match="checkpoint of another model.*trainer.default_local_dir="):
-        train(*GRPO, *TWO, f"actor_rollout_ref.model.path={other}")
-
-
-def test_training_continues_from_a_checkpoint_folder(train, begun):
-    begun(*GRPO, *ONE)
-    train(*GRPO, *ONE, "actor_rollout_ref.model.path=run/global_step_1", "trainer.default_local_dir=stage2")
-    assert Path("stage2/global_step_1/model.safetensors").exists()
 
 
 def test_val_only_on_an_older_checkpoint_forgets_nothing(train, begun, metrics_of):
@@ -119,26 +67,23 @@ def test_a_longer_run_resumes_where_the_shorter_one_ended(train):
     batch = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.val_files=null"]
     train(*GRPO, *batch, "trainer.total_epochs=1")
     train(*GRPO, *batch, "trainer.total_epochs=2")
-    dumps = sorted(Path("run/rollouts").iterdir(), key=lambda path: int(path.stem))
-    seen = [json.loads(line)["uid"] for path in dumps for line in path.read_text().splitlines()]
-    assert sorted(seen) == sorted([*range(24)] * 3)
+    seen = [row["uid"] for step in range(1, 5) for row in rollouts(step)]
+    assert len(list(Path("run/rollouts").iterdir())) == 4 and sorted(seen) == sorted([*range(24)] * 3)
 
 
-def test_resuming_with_other_prompts_is_refused(train, begun):
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ([*GRPO, "data.train_batch_size=2"], r"saved with data\.train_batch_size=4, and this run has 2"),
+        ([*GRPO, "data.seed=9"], r"saved with data\.seed=1, and this run has 9.*default_local_dir=.*path=run/gl"),
+        (PPO, "has no critic.*default_local_dir=.* actor_rollout_ref.model.path="),
+    ],
+    ids=["other batches", "another order", "no critic"],
+)
+def test_resuming_as_another_run_is_refused(train, begun, keys, said):
     begun(*GRPO, *ONE)
-    with pytest.raises(CheckpointError, match=r"saved with data\.train_batch_size=4, and this run has 2"):
-        train(*GRPO, *TWO, "data.train_batch_size=2")
-    with pytest.raises(
-        CheckpointError, match=r"saved with data\.seed=1, and this run has 9.*default_local_dir=.*path=run/gl"
-    ):
-        train(*GRPO, *TWO, "data.seed=9")
-
-
-def test_damaged_checkpoints_alone_do_not_start_the_run_over(train, begun):
-    begun(*GRPO, *ONE)
-    Path("run/global_step_1/actor/model.safetensors").write_bytes(b"cut")
-    with pytest.raises(CheckpointError, match="has checkpoints, but none is whole.*trainer.resume_mode=disable"):
-        train(*GRPO, *TWO)
+    with pytest.raises(CheckpointError, match=said):
+        train(*keys, *TWO)
 
 
 def test_keys_that_changed_since_the_checkpoint_are_named(train, begun, caplog, monkeypatch):
@@ -147,12 +92,6 @@ def test_keys_that_changed_since_the_checkpoint_are_named(train, begun, caplog, 
     train(*GRPO, *TWO, "actor_rollout_ref.actor.optim.lr=1e-4")
     assert "changed since that checkpoint: actor_rollout_ref.actor.optim.lr: 0.001 → 0.0001" in caplog.text
     assert "data.train_batch_size:" not in caplog.text and "checkpointing: " not in caplog.text
-
-
-def test_a_checkpoint_without_a_critic_does_not_resume_as_ppo(train, begun):
-    begun(*GRPO, *ONE)
-    with pytest.raises(CheckpointError, match="has no critic.*default_local_dir=.* actor_rollout_ref.model.path="):
-        train(*PPO, *TWO)
 
 
 @pytest.mark.parametrize("path", ["run/global_step_1", "run"])
@@ -171,14 +110,6 @@ def test_a_checkpoint_can_be_validated_in_its_own_run_folder(train, begun):
     rows = ["data.val_files=train.parquet", "actor_rollout_ref.model.path=run/global_step_1"]
     train(*GRPO, *rows, "trainer.val_only=True", "trainer.resume_mode=disable")
     assert Path("run/global_step_1").is_dir() and Path("run/validation").is_dir()
-
-
-def test_files_of_a_checkpoint_follow_the_umask(begun):
-    begun(*GRPO, *ONE)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in Path("run/global_step_1/actor").iterdir()}
-    umask = os.umask(0)
-    os.umask(umask)
-    assert set(modes.values()) == {0o666 & ~umask}, modes
 
 
 def test_stopping_names_the_newest_checkpoint(job, reward):
@@ -206,8 +137,7 @@ def test_checkpoints_written_behind_training_are_the_same(train, begun, metrics_
         assert states[0] == states[1] and one == other
     kept = sorted(path.name for path in Path("behind").glob("global_step_*"))
     assert kept == ["global_step_5", "global_step_6"]
-    events = [json.loads(line) for line in Path("behind/events.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["kind"] == "checkpoint"] == [1, 2, 3, 4, 5, 6]
+    assert [event["step"] for event in events("checkpoint", "behind")] == [1, 2, 3, 4, 5, 6]
 
 
 def files_in(folder):
@@ -264,28 +194,30 @@ def saving(monkeypatch):
     return arrange
 
 
-@pytest.mark.parametrize("error", [ValueError("of something else"), KeyboardInterrupt("of something else")])
-def test_a_run_that_fails_completes_the_running_save(train, saving, error):
-    saving(error, None)
-    with pytest.raises(type(error), match="of something else"):
-        train(*GRPO, *TWO, ASYNC)
-    assert CheckpointStore("run").latest().name == "global_step_1"
-
-
 @pytest.mark.parametrize(
-    ("of_the_save", "words"),
+    ("error", "of_the_save", "words"),
     [
-        (OSError(28, "No space left on device"), "cannot write checkpoint run/global_step_1: No space left on device"),
-        (ZeroDivisionError("a bug"), "a bug"),
+        (ValueError, None, None),
+        (KeyboardInterrupt, None, None),
+        (
+            ValueError,
+            OSError(28, "No space left on device"),
+            "cannot write checkpoint run/global_step_1: No space left",
+        ),
+        (ValueError, ZeroDivisionError("a bug"), "a bug"),
     ],
-    ids=["full disk", "bug"],
+    ids=["error", "interrupt", "full disk", "bug"],
 )
-def test_a_save_that_fails_does_not_hide_another_error(train, saving, caplog, of_the_save, words):
-    """A run that fails of something else says both."""
-    saving(ValueError("of something else"), of_the_save)
-    with pytest.raises(ValueError, match="of something else"):
+def test_a_run_that_fails_completes_the_running_save_and_says_both_errors(
+    train, saving, caplog, error, of_the_save, words
+):
+    saving(error("of something else"), of_the_save)
+    with pytest.raises(error, match="of something else"):
         train(*GRPO, *TWO, ASYNC)
-    assert words in caplog.text
+    if of_the_save is None:
+        assert CheckpointStore("run").latest().name == "global_step_1"
+    else:
+        assert words in caplog.text
 
 
 def test_closing_raises_why_a_save_failed_where_nothing_else_did(build_trainer, monkeypatch):
@@ -335,16 +267,3 @@ def test_resuming_unpickles_nothing(train, begun, monkeypatch):
         monkeypatch.setattr(target, refuse)
     train(*PPO, *TWO)
     assert Path("run/global_step_2").is_dir()
-
-
-def test_with_an_adapter_a_checkpoint_holds_no_base(train):
-    train(*GRPO, *ONE, "actor_rollout_ref.model.lora_rank=2")
-    folder = Path("run/global_step_1")
-    verify(folder)
-    weights = {path.name for path in folder.rglob("*.safetensors")}
-    assert weights == {"adapter_model.safetensors", "masters.safetensors", "optimizer.safetensors", "rng.safetensors"}
-    for name in ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json"):
-        assert (folder / name).is_symlink() and (folder / name).exists()
-    assert all("lora_" in name for name in load_file(folder / "actor/masters.safetensors"))
-    with pytest.raises(CheckpointError, match="saved with lora_alpha=16 of its adapter.* this run has lora_alpha=128"):
-        train(*GRPO, *TWO, "actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.model.lora_alpha=128")

@@ -1,15 +1,14 @@
 """A reward model in the loop: rows choose rule, model or both; what fails, what is reported, and that runs resume."""
 
-import json
 import logging
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from burnish.config.load import load_ppo
@@ -20,12 +19,13 @@ from burnish.errors import ConfigError, DataError, ModelError, RewardError
 from burnish.models.tiny import byte_tokenizer, write_tiny_model
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
+from burnish.rewards.managers import adapt_manager
 from burnish.rewards.managers.naive import NaiveRewardManager
-from burnish.rewards.managers.protocol import adapt_manager
 from burnish.trainer import setup
 from burnish.trainer.reward_model import Judgement, RewardModel
 from burnish.trainer.score import score
 from burnish.workers.reward_model import RewardModelWorker
+from tests.trainer.conftest import jsonl, rollouts, same_weights, validated, write_judge
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.val_files=null"]
 WEIGHTS = ["reward_model.rule_weight=0.5", "reward_model.model_weight=2"]
@@ -46,12 +46,7 @@ def judge(tmp_path_factory):
     """A random reward model with a template of its own, which is not the policy's. Read-only."""
     folder = tmp_path_factory.mktemp("judge")
     language_model = write_tiny_model(folder / "lm", hidden_size=16, layers=1, seed=9, chat_template=SAYS)
-    torch.manual_seed(5)
-    module = AutoModelForSequenceClassification.from_pretrained(language_model, num_labels=1)
-    torch.nn.init.normal_(module.score.weight)
-    module.save_pretrained(folder / "rm")
-    byte_tokenizer(SAYS).save_pretrained(folder / "rm")
-    return folder / "rm"
+    return write_judge(language_model, folder / "rm", SAYS)
 
 
 @pytest.fixture
@@ -62,12 +57,7 @@ def on(judge, reward, job):
     return ["reward_model.enable=true", f"reward_model.model.path={judge}", *WEIGHTS]
 
 
-def rollouts(step, run="run"):
-    return [json.loads(line) for line in Path(run, "rollouts", f"{step}.jsonl").read_text().splitlines()]
-
-
 def text_of(row):
-    """What the policy wrote, without special tokens."""
     policys = byte_tokenizer()
     return policys.decode(policys(row["response"])["input_ids"], skip_special_tokens=True)
 
@@ -112,40 +102,25 @@ def test_rows_choose_rule_model_or_both(train, on, judge, metrics_of):
             assert info["rm_score"] == pytest.approx(said, abs=1e-5)
             mixed = said if style == "model" else 0.5 * rule + 2 * said
             assert row["score"] == pytest.approx(mixed, abs=1e-4)
+            exact = info["rm_score"] if style == "model" else 0.5 * info["rule_score"] + 2 * info["rm_score"]
+            assert torch.tensor(row["score"]) == torch.tensor(exact)
             assert info["rule_score"] == (None if style == "model" else rule)
             assert (info["length"] is None) == (style == "model"), "what the function returns beside its score stays"
         for how in ("mean", "max", "min"):
             assert line[f"reward_model/score/{how}"] == pytest.approx(getattr(np, how)(asked), abs=1e-5)
         assert line["reward_model/truncated"] == 0 and line["failures/reward"] == 0
         assert line["actor/grad_norm"] > 0
-    assert "timing_s/reward_model" in json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])
-
-
-def test_the_mixed_score_is_exactly_the_weighted_sum(build_trainer, on):
-    trainer = build_trainer(*GRPO, *on)
-    batch = trainer.experience.draw(1, {})[0]
-    scores = batch.batch["token_level_scores"].sum(-1)
-    for i, info in enumerate(batch.non_tensor_batch["reward_info"]):
-        style = batch.non_tensor_batch["reward_model"][i]["style"]
-        if style == "both":
-            expected = 0.5 * info["rule_score"] + 2 * info["rm_score"]
-        else:
-            expected = info["rm_score"] if style == "model" else info["score"]
-        assert scores[i] == torch.tensor(expected)
-    trainer.close()
+    assert "timing_s/reward_model" in jsonl("run/metrics.jsonl")[0]
 
 
 @pytest.mark.parametrize("start", ["policy", "judge"])
 def test_ppo_with_critic_and_reference_trains(train, reward, tmp_path, tiny_model, metrics_of, start):
     """The whole picture of RLHF, with a critic that starts from the policy or from the reward model."""
     write_rows("train.parquet", ["model"] * 12)
-    torch.manual_seed(1)
-    module = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1)
-    module.save_pretrained(tmp_path / "same")
-    byte_tokenizer().save_pretrained(tmp_path / "same")
-    critic = [] if start == "policy" else [f"critic.model.path={tmp_path / 'same'}"]
+    judge = write_judge(tiny_model, tmp_path / "same")
+    critic = [] if start == "policy" else [f"critic.model.path={judge}"]
     train("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "data.val_files=null", *critic,
-          "reward_model.enable=true", f"reward_model.model.path={tmp_path / 'same'}", "critic.optim.lr=1e-3",
+          "reward_model.enable=true", f"reward_model.model.path={judge}", "critic.optim.lr=1e-3",
           "trainer.total_training_steps=2")  # fmt: skip
     lines = metrics_of("run")
     assert len(lines) == 2
@@ -161,12 +136,11 @@ def test_ppo_with_critic_and_reference_trains(train, reward, tmp_path, tiny_mode
 def test_resume_gives_the_run_that_was_never_stopped(train, on, metrics_of):
     common = [*GRPO, *on, "trainer.save_freq=1", "trainer.total_training_steps=2"]
     train(*common, "trainer.default_local_dir=whole")
-    train(*common, "trainer.default_local_dir=stopped")
+    shutil.copytree("whole", "stopped", symlinks=True)
     Path("stopped/global_step_2/actor/model.safetensors").write_bytes(b"cut")
     train(*common, "trainer.default_local_dir=stopped")  # the newest whole checkpoint is step 1
     assert metrics_of("whole") == metrics_of("stopped")
-    one, other = (load_file(f"{run}/global_step_2/actor/model.safetensors") for run in ("whole", "stopped"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(2, "whole", "stopped")
 
 
 # With the other parts of a step
@@ -174,13 +148,9 @@ def test_resume_gives_the_run_that_was_never_stopped(train, on, metrics_of):
 
 def test_greedy_rows_are_judged_too(build_trainer, on, judge):
     trainer = build_trainer("algorithm.adv_estimator=remax", "data.val_files=null", *on, "data.shuffle=false")
-    asked, ask = [], trainer.experience.reward_model.worker.compute_rm_score
-
-    def watched(data):
-        asked.append(len(data))
-        return ask(data)
-
-    trainer.experience.reward_model.worker.compute_rm_score = watched
+    worker, asked = trainer.experience.reward_model.worker, []
+    ask = worker.compute_rm_score
+    worker.compute_rm_score = lambda data: asked.append(len(data)) or ask(data)
     batch = trainer.experience.draw(1, {})[0]
     assert asked == [4], "of 4 prompts, 2 ask the model: each for a sample and a greedy row"
     scores = batch.batch["token_level_scores"].sum(-1)
@@ -189,7 +159,7 @@ def test_greedy_rows_are_judged_too(build_trainer, on, judge):
     trainer.close()
 
 
-def test_dynamic_sampling_and_the_overlong_penalty(train, on, metrics_of):
+def test_dynamic_sampling_and_the_overlong_penalty(train, on):
     metrics = train(*GRPO, *on, "algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=score",
                     "data.gen_batch_size=3", "algorithm.overlong_buffer.enable=true",
                     "algorithm.overlong_buffer.len=4", "trainer.total_training_steps=1")  # fmt: skip
@@ -199,13 +169,18 @@ def test_dynamic_sampling_and_the_overlong_penalty(train, on, metrics_of):
         assert row["score"] == pytest.approx(row["reward_info"]["score"] + row["reward_info"]["overlong_reward"])
 
 
-def test_prime_has_no_use_for_a_models_scores(build_trainer, on):
+def test_the_models_score_is_a_named_part_for_gdpo(train, on):
+    write_rows("train.parquet", ["both"] * 12)
+    metrics = train(*GRPO, *on, "algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[rule_score,rm_score]",
+                    "trainer.total_training_steps=1")  # fmt: skip
+    assert metrics["reward/rm_score/mean"] == pytest.approx(metrics["reward_model/score/mean"])
+    assert metrics["actor/grad_norm"] > 0
+
+
+def test_prime_learns_from_the_rules_outcome_and_has_no_use_for_a_models_scores(build_trainer, on, reward):
     write_rows("train.parquet", ["rule", "model"] * 6)
     with pytest.raises(DataError, match=r"train\.parquet.*row 1.*PRIME\), which learns from the outcomes of rules"):
         build_trainer("algorithm.adv_estimator=prime", *GRPO[1:], *on)
-
-
-def test_prime_learns_from_the_rules_outcome(build_trainer, on, reward):
     reward("return float(len(set(solution_str)) % 2)")
     write_rows("train.parquet", ["rule", "both"] * 6)
     trainer = build_trainer("algorithm.adv_estimator=prime", *GRPO[1:], *on)
@@ -214,14 +189,6 @@ def test_prime_learns_from_the_rules_outcome(build_trainer, on, reward):
     expected = [info["score"] if info["rule_score"] is None else info["rule_score"] for info in infos]
     assert batch.batch["outcomes"].tolist() == expected and set(expected) == {0, 1}
     trainer.close()
-
-
-def test_the_models_score_is_a_named_part_for_gdpo(train, on):
-    write_rows("train.parquet", ["both"] * 12)
-    metrics = train(*GRPO, *on, "algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[rule_score,rm_score]",
-                    "trainer.total_training_steps=1")  # fmt: skip
-    assert metrics["reward/rm_score/mean"] == pytest.approx(metrics["reward_model/score/mean"])
-    assert metrics["actor/grad_norm"] > 0
 
 
 def test_the_batch_manager_mixes_the_same(build_trainer, on):
@@ -253,10 +220,15 @@ class Mine:
 """
 
 
-def test_a_custom_manager_finds_the_scores_and_decides(train, on):
+def test_a_custom_manager_finds_the_scores_and_decides(train, on, metrics_of):
     Path("manager.py").write_text(OWN_MANAGER)
-    metrics = train(*GRPO, *on, "data.shuffle=false", "reward_model.reward_manager=manager.py:Mine",
+    write_rows("test.parquet", ["rule", "model", "rule", "model"], "test", sources=("burnish/arithmetic", "chat"))
+    metrics = train(*GRPO[:2], *on, "data.shuffle=false", "reward_model.reward_manager=manager.py:Mine",
                     "trainer.total_training_steps=1")  # fmt: skip
+    said, line = [row["reward_info"]["rm_score"] for row in validated(0)], metrics_of("run")[0]
+    assert line["val-core/burnish/arithmetic/reward/mean@1"] == 1 and said[0] is said[2] is None
+    assert line["val-core/chat/rm_score/mean@1"] == pytest.approx(np.mean([said[1], said[3]]))
+    assert not [name for name in line if "chat/reward" in name]
     rows = rollouts(1)
     for row, style in zip(rows, styles_of(rows), strict=True):
         said = row["reward_info"]["rm_score"]
@@ -271,9 +243,8 @@ def test_a_custom_manager_finds_the_scores_and_decides(train, on):
 def test_validation_reports_rules_and_models_apart(train, on, metrics_of):
     styles = ["rule", "model", "both", "model"]
     write_rows("test.parquet", styles, "test", sources=("burnish/arithmetic", "chat"))
-    train(*GRPO[:2], *on, "trainer.total_training_steps=1", "trainer.test_freq=1", "trainer.val_before_train=false")
-    rows = [json.loads(line) for line in Path("run/validation/1.jsonl").read_text().splitlines()]
-    line = metrics_of("run")[-1]
+    train(*GRPO[:2], *on, "trainer.val_only=true")
+    rows, [line] = validated(0), metrics_of("run")
     rule, model = ([row for row in rows if row["uid"] % 2 == odd] for odd in (0, 1))
     assert line["val-core/burnish/arithmetic/reward/mean@1"] == pytest.approx(
         np.mean([rule_of(row) for row in rule])
@@ -282,14 +253,9 @@ def test_validation_reports_rules_and_models_apart(train, on, metrics_of):
     assert line["val-core/chat/rm_score/mean@1"] == pytest.approx(np.mean([row["score"] for row in model]))
     assert not [name for name in line if name.startswith("val-") and "chat/reward" in name]
     assert not [name for name in line if name.startswith("val-timing")]
-
-
-def test_one_source_with_both_kinds_keeps_them_apart(train, on, metrics_of):
-    write_rows("test.parquet", ["rule", "model", "rule", "model"], "test")
-    train(*GRPO[:2], *on, "trainer.val_only=true")
-    rows = [json.loads(line) for line in Path("run/validation/0.jsonl").read_text().splitlines()]
-    line = metrics_of("run")[-1]
-    source = "burnish/arithmetic"
+    write_rows("test.parquet", ["rule", "model", "rule", "model"], "test")  # one source with both kinds
+    train(*GRPO[:2], *on, "trainer.val_only=true", "trainer.default_local_dir=one")
+    rows, [line], source = validated(0, "one"), metrics_of("one"), "burnish/arithmetic"
     assert line[f"val-core/{source}/reward/mean@1"] == np.mean([rows[0]["score"], rows[2]["score"]])
     assert line[f"val-aux/{source}/rm_score/mean@1"] == pytest.approx(np.mean([rows[1]["score"], rows[3]["score"]]))
 
@@ -307,38 +273,22 @@ def test_a_failure_makes_no_reward_of_a_models_row(train, on, metrics_of, monkey
     monkeypatch.setattr(RewardModelWorker, "compute_rm_score", fails_once)
     write_rows("test.parquet", ["model"] * 4, "test", sources=("chat",))
     train(*GRPO[:2], *on, "trainer.val_only=true", "reward.on_error=zero", "reward.max_failure_ratio=1")
-    rows = [json.loads(line) for line in Path("run/validation/0.jsonl").read_text().splitlines()]
+    rows = validated(0)
     line = metrics_of("run")[-1]
     assert line["val-core/chat/rm_score/mean@1"] == pytest.approx(np.mean([row["score"] for row in rows[1:]]))
     assert line["val-failures/reward"] == 1 and not [name for name in line if "chat/reward" in name]
-
-
-def test_a_custom_manager_reports_model_rows_like_others(train, on, metrics_of):
-    Path("manager.py").write_text(OWN_MANAGER)
-    write_rows("test.parquet", ["rule", "model", "rule", "model"], "test", sources=("burnish/arithmetic", "chat"))
-    train(*GRPO[:2], *on, "trainer.val_only=true", "reward_model.reward_manager=manager.py:Mine")
-    rows = [json.loads(line) for line in Path("run/validation/0.jsonl").read_text().splitlines()]
-    line = metrics_of("run")[-1]
-    said = [row["reward_info"]["rm_score"] for row in rows]
-    assert line["val-core/burnish/arithmetic/reward/mean@1"] == 1 and said[0] is said[2] is None
-    assert line["val-core/chat/rm_score/mean@1"] == pytest.approx(np.mean([said[1], said[3]]))
-    assert not [name for name in line if "chat/reward" in name]
 
 
 # What fails, and what is told
 
 
 class Own:
-    """A manager that scores by itself: with what the model says."""
-
     def __call__(self, data, return_dict=False):
         return {"reward_tensor": data.batch["rm_scores"], "reward_extra_info": {}}
 
 
 @pytest.fixture
 def scored():
-    """Score one row per style with a reward model that says so."""
-
     def run(styles, said, rule=(), mixes=True, precomputed=None, **options):
         count = len(styles)
         mask = torch.tensor([[1, 1, 0]] * count)
@@ -353,17 +303,15 @@ def scored():
         )  # fmt: skip
         metrics, asked = {}, []
 
-        class Worker:
-            def compute_rm_score(self, data):
-                asked.append(len(data))
-                placed = torch.zeros(len(data), 3)
-                placed[:, 1] = torch.tensor([value if isinstance(value, float) else math.nan for value in said])
-                problems = [None if isinstance(value, float) else value for value in said]
-                return DataProto.from_dict(
-                    {"rm_scores": placed}, {"rm_problem": problems, "rm_cut": [False] * len(data)}
-                )
+        def compute_rm_score(data):
+            asked.append(len(data))
+            placed = torch.zeros(len(data), 3)
+            placed[:, 1] = torch.tensor([value if isinstance(value, float) else math.nan for value in said])
+            problems = [None if isinstance(value, float) else value for value in said]
+            return DataProto.from_dict({"rm_scores": placed}, {"rm_problem": problems, "rm_cut": [False] * len(data)})
 
-        model = RewardModel(RewardModelConfig(rule_weight=0.5, model_weight=2.0), Worker(), mixes=mixes)
+        worker = SimpleNamespace(compute_rm_score=compute_rm_score)
+        model = RewardModel(RewardModelConfig(rule_weight=0.5, model_weight=2.0), worker, mixes=mixes)
         manager = options.pop("manager", None) or NaiveRewardManager(None, 0, lambda solution_str: 0)
         config = RewardConfig(max_failure_ratio=options.pop("max_failure_ratio", 1.0), **options)
         if precomputed is not None:
@@ -391,23 +339,16 @@ def test_what_could_not_be_rendered_says_why(scored):
         scored(["model"], ["the chat template cannot render it"])
 
 
-def test_a_rule_that_failed_is_not_saved_by_the_model(scored):
-    failed = ScoreResult(None, error="boom")
+def test_rules_and_loops_that_scored_or_failed(scored):
+    failed = ScoreResult(None, error="boom")  # which the model does not make good
     batch, metrics, _ = scored(["both", "both"], [1.0, 1.0], [failed, ScoreResult(3.0)])
     assert batch.non_tensor_batch["uid"].tolist() == [1] and metrics["failures/reward"] == 1
     assert batch.batch["token_level_scores"].sum(-1).tolist() == [0.5 * 3 + 2]
-
-
-def test_validation_leaves_both_the_rules_score(scored):
-    batch, _, _ = scored(["both", "model"], [4.0, 5.0], [ScoreResult(3.0)], mixes=False)
+    batch, _, _ = scored(["both", "model"], [4.0, 5.0], [ScoreResult(3.0)], mixes=False)  # as in validation
     assert batch.batch["token_level_scores"].sum(-1).tolist() == [3, 5]
-    assert batch.non_tensor_batch["reward_info"].tolist() == [
-        {"score": 3.0, "rm_score": 4.0}, {"score": 5.0, "rm_score": 5.0}
-    ]  # fmt: skip
-
-
-def test_a_reward_of_the_agent_loop_stands_for_the_models(scored):
-    batch, _, asked = scored(["model", "model"], [0.5], [ScoreResult(7.0)])
+    infos = batch.non_tensor_batch["reward_info"].tolist()
+    assert infos == [{"score": 3.0, "rm_score": 4.0}, {"score": 5.0, "rm_score": 5.0}]
+    batch, _, asked = scored(["model", "model"], [0.5], [ScoreResult(7.0)])  # a reward of the agent loop
     assert asked == [1] and batch.batch["token_level_scores"].sum(-1).tolist() == [7, 0.5]
 
 
@@ -434,11 +375,14 @@ def test_a_failing_custom_manager_is_reported_as_user_code(scored):
         scored(["rule", "rule"], [], manager=Failing())
 
 
-def test_a_custom_manager_never_sees_a_failure(scored):
-    batch, metrics, _ = scored(["rule", "model", "both"], [math.nan, 3.0], manager=Own())
-    assert batch.non_tensor_batch["uid"].tolist() == [0, 2] and metrics["failures/reward"] == 1
-    assert batch.batch["token_level_scores"].sum(-1).tolist() == [0, 3]
-    assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None, 3.0]
+@pytest.mark.parametrize("on_error", ["drop", "zero"])
+def test_a_custom_manager_never_sees_a_failure(scored, on_error):
+    """Nor does one that counts as 0 have a score of the model."""
+    batch, metrics, _ = scored(["rule", "model", "both"], [math.nan, 3.0], manager=Own(), on_error=on_error)
+    kept = [0, 2] if on_error == "drop" else [0, 1, 2]
+    assert batch.non_tensor_batch["uid"].tolist() == kept and metrics["failures/reward"] == 1
+    assert batch.batch["token_level_scores"].sum(-1).tolist() == [0] * (len(kept) - 1) + [3]
+    assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None] * (len(kept) - 1) + [3.0]
     assert "rm_scores" not in batch.batch and "rm_score" not in batch.non_tensor_batch
 
 
@@ -446,12 +390,6 @@ def test_a_custom_manager_finds_scores_in_every_batch(scored):
     batch, _, asked = scored(["rule", "rule"], [], manager=Own())
     assert asked == [] and not batch.batch["token_level_scores"].any()
     assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None, None]
-
-
-def test_a_failure_that_counts_as_0_is_no_score_of_the_model(scored):
-    batch, _, _ = scored(["model", "model"], [math.nan, 3.0], manager=Own(), on_error="zero")
-    assert batch.batch["token_level_scores"].sum(-1).tolist() == [0, 3]
-    assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None, 3.0]
 
 
 def test_a_custom_function_scores_rows_alone_but_not_as_half_of_both(build_trainer, on):
@@ -462,13 +400,13 @@ def test_a_custom_function_scores_rows_alone_but_not_as_half_of_both(build_train
         build_trainer(*GRPO)
 
 
-@pytest.mark.parametrize(("style", "meant"), [("Model", "model"), ("both ", "both"), ("models", "model")])
-@pytest.mark.parametrize("manager", [[], ["reward_model.reward_manager=manager.py:Mine"]])
-def test_a_misspelt_style_is_no_rule(build_trainer, on, style, meant, manager):
+@pytest.mark.parametrize("manager", ["naive", "manager.py:Mine"])
+def test_a_misspelt_style_is_no_rule(build_trainer, on, manager):
     Path("manager.py").write_text(OWN_MANAGER)
-    write_rows("train.parquet", ["model", style] * 6)
-    with pytest.raises(DataError, match=rf"row 1.*reward_model\.style='{style}': did you mean '{meant}'"):
-        build_trainer(*GRPO, *on, *manager)
+    for style, meant in (("Model", "model"), ("both ", "both"), ("models", "model")):
+        write_rows("train.parquet", ["model", style] * 6)
+        with pytest.raises(DataError, match=rf"row 1.*reward_model\.style='{style}': did you mean '{meant}'"):
+            build_trainer(*GRPO, *on, f"reward_model.reward_manager={manager}")
 
 
 @pytest.mark.parametrize("file", ["train", "test"])
@@ -485,12 +423,6 @@ def test_a_prompt_that_cannot_be_rendered_is_reported_before_models_load(build_t
     write_parquet(rows, f"{file}.parquet")
     with pytest.raises(DataError, match=rf"{file}\.parquet.*row 3.*the reward model's chat: .*no system"):
         build_trainer(*GRPO[:2], *on, f"reward_model.model.path={picky}", "data.max_prompt_length=64")
-
-
-def test_nobody_asks_the_model(build_trainer, on):
-    write_rows("train.parquet", ["rule"] * 12)
-    with pytest.raises(ConfigError, match='set reward_model.style of the rows to "model" or "both"'):
-        build_trainer(*GRPO, *on)
 
 
 def test_conversations_that_are_too_long_are_counted_and_logged_once(build_trainer, on, caplog):
@@ -516,40 +448,19 @@ def prepared(job, on):
     return run
 
 
-def test_model_errors_are_reported_with_their_key(prepared, tiny_model, tmp_path):
+def test_model_errors_are_reported_with_their_key(prepared):
     with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*\./no/such"):
         prepared("reward_model.model.path=./no/such")
     with pytest.raises(ModelError, match=r"^reward_model\.model\.tokenizer_path: .*\./no/such"):
         prepared("reward_model.model.tokenizer_path=./no/such")
-    with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*no reward model. Train one"):
-        prepared(f"reward_model.model.path={tiny_model}")
-    torch.manual_seed(0)
-    AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=2).save_pretrained(tmp_path / "two")
-    byte_tokenizer().save_pretrained(tmp_path / "two")
-    with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*has 2 labels, a reward model has 1"):
-        prepared(f"reward_model.model.path={tmp_path / 'two'}")
     with pytest.raises(ConfigError, match="reward_model.max_length=999: .* has a context of 512"):
         prepared("reward_model.max_length=999")
 
 
-def test_a_tokenizer_without_a_template_is_reported_before_the_policy_loads(prepared, judge, tmp_path):
-    bare = shutil.copytree(judge, tmp_path / "bare")
-    byte_tokenizer(None).save_pretrained(bare)
-    (bare / "chat_template.jinja").unlink(missing_ok=True)
-    _, loaded = prepared(f"reward_model.model.path={bare}")
-    with pytest.raises(ModelError, match="its tokenizer has no chat template"):
-        setup.build(loaded.config)
-
-
-def test_a_shorter_context_is_a_notice_and_not_an_error(prepared):
-    _, loaded = prepared("reward_model.max_length=30")
-    assert "the reward model reads 30 tokens (reward_model.max_length), of up to 40: what is longer" in str(
-        loaded.notices
-    )
-
-
-def test_the_plan_counts_its_weights(prepared, capsys):
-    (_, facts), loaded = prepared("--plan")
+def test_the_plan_counts_its_weights_and_a_shorter_context_is_a_notice(prepared, capsys):
+    (_, facts), loaded = prepared("reward_model.max_length=30", "--plan")
+    said = "the reward model reads 30 tokens (reward_model.max_length), of up to 40: what is longer"
+    assert said in str(loaded.notices)
     setup.run(loaded)
     parameters = facts["reward_model.model"].parameters
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "memory: reward model" in line]

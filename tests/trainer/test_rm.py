@@ -3,7 +3,7 @@
 import json
 import math
 import random
-import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,73 +15,28 @@ from burnish.config.model import ModelConfig
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.engine.forward import Forward
-from burnish.errors import CheckpointError, ConfigError, DataError, ModelError
+from burnish.errors import DataError, ModelError
 from burnish.models.loading import load_reward_model, load_value_model
 from burnish.models.tiny import EOS, START, byte_tokenizer, write_tiny_model
 from burnish.trainer.rm import padding_token
 from burnish.trainer.rm_trainer import main
-from burnish.trainer.sft_trainer import main as sft
+from tests.trainer.conftest import PAIRS, jsonl, turns
 
 NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 
-PAIRS = [
-    ("1+1", "2", "3"),
-    ("say hello to everybody here", "hello, everybody", "no"),
-    ("count", "1 2 3 4 5 6 7 8 9", "1 2 4"),
-    ("colour of grass", "green", "red, or some other colour that comes to mind"),
-    ("a", "b", "c"),
-    ("again?", "yes", "no, certainly not"),
-    ("sure", "quite sure", "?"),
-]
-ROWS = [{"prompt": p, "chosen": c, "rejected": r, "gap": i / 2} for i, (p, c, r) in enumerate(PAIRS)]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("rm")
-    write_tiny_model(folder / "model", hidden_size=32, heads=2, context=256)
-    write_parquet(ROWS, folder / "train.parquet")
-    write_parquet(ROWS[:3], folder / "val.parquet")
-    return folder
-
 
 @pytest.fixture
-def rm(world, tmp_path):
-    """Run the command; returns the run folder and the metrics of each step."""
-
-    def run(*overrides, out="run"):
-        settings = {
-            "data.train_files": world / "train.parquet",
-            "data.max_length": 128,
-            "data.train_batch_size": 3,
-            "model.path": world / "model",
-            "optim.lr": 0.01,
-            "trainer.default_local_dir": tmp_path / out,
-            "trainer.total_training_steps": 4,
-            "trainer.device": "cpu",
-        }
-        settings |= dict(text.split("=", 1) for text in overrides)
-        main([f"{key}={value}" for key, value in settings.items()])
-        lines = (tmp_path / out / "metrics.jsonl").read_text().splitlines()
-        return tmp_path / out, [json.loads(line) for line in lines]
-
-    return run
-
-
-def without_times(metrics):
-    return [{k: v for k, v in step.items() if "time" not in k and k != "perf/throughput"} for step in metrics]
+def rm(supervised):
+    return partial(supervised, main)
 
 
 def reward(model, tokenizer, prompt, answer):
-    """Of one conversation, by transformers alone."""
-    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    text = tokenizer.apply_chat_template(turns(prompt, answer), tokenize=False)
     with torch.no_grad():
         return model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).logits.item()
 
 
 def values_by_hand(model, tokenizer, pairs, margins=None):
-    """Loss and accuracy, each conversation alone."""
     gaps = [reward(model, tokenizer, p, c) - reward(model, tokenizer, p, r) for p, c, r in pairs]
     losses = [math.log1p(math.exp(m - gap)) for gap, m in zip(gaps, margins or [0] * len(gaps), strict=True)]
     return sum(losses) / len(losses), sum(gap > 0 for gap in gaps) / len(gaps), sum(gaps) / len(gaps)
@@ -122,7 +77,7 @@ def test_the_loss_is_the_mean_over_pairs_less_their_margins(rm, world):
     assert plain[0]["train/accuracy"] == pytest.approx(accuracy)
     assert plain[0]["train/margin"] == pytest.approx(margin, abs=1e-5)
     _, wider = rm(*steps, "data.margin_key=gap", out="wider")
-    with_margins, _, _ = values_by_hand(model, tokenizer, PAIRS, [row["gap"] for row in ROWS])
+    with_margins, _, _ = values_by_hand(model, tokenizer, PAIRS, [i / 2 for i in range(7)])
     assert wider[0]["train/loss"] == pytest.approx(with_margins, abs=1e-5) and with_margins > loss + 0.3
     assert wider[0]["train/accuracy"] == plain[0]["train/accuracy"], "a margin is part of the loss alone"
 
@@ -150,30 +105,6 @@ def test_micro_batches_keep_pairs_and_do_not_change_the_run(rm, monkeypatch, siz
         assert other["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-4)
 
 
-def test_a_pass_holds_16384_tokens_of_both_sides_by_default(world, tmp_path, capsys):
-    files = [f"data.train_files={world / 'train.parquet'}", f"model.path={world / 'model'}"]
-    sizes = ["data.max_length=128", "data.train_batch_size=2", "trainer.total_epochs=5"]
-    main([*files, *sizes, f"trainer.default_local_dir={tmp_path / 'run'}", "--plan"])
-    words = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["training", "pairs", "7,"] in [line[:3] for line in words]
-    assert ["pairs", "per", "step", "2"] in words and ["steps", "in", "all", "15"] in words
-    assert ["one", "pass", "holds", "at", "most", "64", "pairs"] in words
-    assert not (tmp_path / "run").exists()
-
-
-def test_resume_is_the_same_run(rm, tmp_path):
-    steps = ("trainer.total_training_steps=6", "trainer.save_freq=3", "optim.lr_scheduler_type=cosine")
-    straight, metrics = rm(*steps, out="straight")
-    (tmp_path / "killed").mkdir()
-    shutil.copytree(straight / "global_step_3", tmp_path / "killed" / "global_step_3")
-    lines = (straight / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "killed" / "metrics.jsonl").write_text("".join(lines[:4]))  # step 4 was logged, but not saved
-    resumed, again = rm(*steps, out="killed")
-    assert without_times(again) == without_times(metrics)
-    ours, theirs = ((folder / "global_step_6" / "model.safetensors").read_bytes() for folder in (straight, resumed))
-    assert ours == theirs
-
-
 def test_a_classifier_of_tokens_is_trained_as_one(rm, world, tmp_path):
     tokens = AutoModelForTokenClassification.from_pretrained(world / "model", num_labels=1)
     tokens.save_pretrained(tmp_path / "tokens")
@@ -184,39 +115,16 @@ def test_a_classifier_of_tokens_is_trained_as_one(rm, world, tmp_path):
     assert architecture == ["Qwen2ForTokenClassification"]
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused(rm, world, tmp_path, monkeypatch):
-    folder, _ = rm("trainer.total_training_steps=1")
-    monkeypatch.setattr("burnish.trainer.rm.load_reward_model", None)  # what follows is found without a model
-    with pytest.raises(CheckpointError, match=r"written with data.train_batch_size=3, this run has 2"):
-        rm("data.train_batch_size=2")
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    write_parquet([{"messages": messages}], tmp_path / "sft.parquet")
-    files = [f"data.train_files={tmp_path / 'sft.parquet'}", f"model.path={world / 'model'}", "data.max_length=128"]
-    with pytest.raises(CheckpointError, match=r"is not a checkpoint of `burnish sft`, but of `burnish rm`"):
-        sft([*files, f"trainer.default_local_dir={folder}"])
-
-
-def test_a_resumed_run_that_would_learn_something_else_is_refused_or_reported(rm, caplog):
-    rm("trainer.total_training_steps=1")
-    with pytest.raises(CheckpointError, match=r"written with data.chosen_key=chosen, this run has rejected"):
-        rm("data.chosen_key=rejected", "data.rejected_key=chosen")
-    with pytest.raises(CheckpointError, match=r"written with data.margin_key=None, this run has gap"):
-        rm("data.margin_key=gap")
-    rm("optim.lr=0.5", "trainer.total_training_steps=2")
-    assert "changed since that checkpoint: optim.lr: 0.01 → 0.5" in caplog.text
-
-
-def test_mistakes_are_named_before_the_model_loads(rm, world, tmp_path, monkeypatch):
+def test_mistakes_in_columns_are_named_before_the_model_loads(rm, tmp_path, monkeypatch):
     monkeypatch.setattr("burnish.trainer.rm.load_reward_model", None)
-    with pytest.raises(ConfigError, match=r"data.max_length=512, but .*model has a context of 256 tokens"):
-        rm("data.max_length=512")
     with pytest.raises(
-        DataError, match=r"train.parquet: no column 'best' \(data.chosen_key\); its columns are prompt,"
+        DataError, match=r"train.parquet: no column 'best' \(data.chosen_key\); its columns are messages,"
     ):
         rm("data.chosen_key=best")
     with pytest.raises(DataError, match=r"no column 'margin' \(data.margin_key\)"):
         rm("data.margin_key=margin")
-    write_parquet([ROWS[0], ROWS[1] | {"rejected": ROWS[1]["chosen"]}], tmp_path / "equal.parquet")
+    rows = [{"prompt": p, "chosen": c, "rejected": r} for p, c, r in (PAIRS[0], ("a", "same", "same"))]
+    write_parquet(rows, tmp_path / "equal.parquet")
     with pytest.raises(DataError, match=r"equal.parquet, row 1 \(the first is 0\): fields 'chosen' and 'rejected' are"):
         rm(f"data.train_files={tmp_path / 'equal.parquet'}")
 
@@ -250,7 +158,6 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(rm, world, tmp_p
     tokenizer.save_pretrained(tmp_path / "more")
     with pytest.raises(ModelError, match=r"model.tokenizer_path=.*more: .* ids up to 259, .* a vocabulary of 259 "):
         rm(f"model.tokenizer_path={tmp_path / 'more'}")
-    assert not (tmp_path / "run").exists()
 
 
 class TestPadding:
@@ -264,20 +171,15 @@ class TestPadding:
         tokenizer.save_pretrained(folder)
         return folder
 
-    def test_the_end_of_an_answer_is_read_and_transformers_reads_the_same(self, rm, without, tmp_path):
-        write_parquet(ROWS[:3], tmp_path / "val.parquet")
-        folder, metrics = rm(f"model.path={without}", f"data.val_files={tmp_path / 'val.parquet'}")
+    def test_the_end_of_an_answer_is_read_and_transformers_reads_the_same(self, rm, without, world):
+        folder, metrics = rm(f"model.path={without}", f"data.val_files={world / 'val.parquet'}")
         model, tokenizer = loaded(folder / "global_step_4")
         padding = model.config.pad_token_id
         assert padding == tokenizer.pad_token_id and padding != tokenizer.eos_token_id == 1
         with torch.no_grad():
             ended, cut = (model(**tokenizer([f"<|start|>a{end}"], return_tensors="pt")).logits for end in (EOS, ""))
         assert abs(ended.item() - cut.item()) > 1e-4
-        talks = [
-            [{"role": "user", "content": p}, {"role": "assistant", "content": a}]
-            for p, c, r in PAIRS[:3]
-            for a in (c, r)
-        ]
+        talks = [turns(prompt, answer) for prompt, *sides in PAIRS[:3] for answer in sides]
         texts = [tokenizer.apply_chat_template(talk, tokenize=False) for talk in talks]
         with torch.no_grad():
             chosen, rejected = (
@@ -342,7 +244,7 @@ def test_the_embedded_model_learns_to_prefer_right_sums(tmp_path):
         f"trainer.default_local_dir={tmp_path / 'run'}",
     ]
     assert burnish(["rm", *job]) == 0
-    *_, last = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    *_, last = jsonl(tmp_path / "run" / "metrics.jsonl")
     assert last["val/accuracy"] >= 0.95
     model, tokenizer = loaded(tmp_path / "run" / "global_step_150")
     assert reward(model, tokenizer, "347+586=?", "7+6+0=3,1") > reward(model, tokenizer, "347+586=?", "7+6+0=5,1")

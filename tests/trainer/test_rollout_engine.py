@@ -1,6 +1,5 @@
 """The rollout engine in a run: its figures in the metrics, its memory for training meanwhile, its weights current."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from burnish.models.loading import load_causal_lm
 from burnish.rollout.base import Sampling
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
-from burnish.workers.rollout_metrics import engine_metrics, with_speed
+from tests.trainer.conftest import jsonl, same
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 ONE = "trainer.total_training_steps=1"
@@ -51,28 +50,26 @@ def test_the_metrics_of_a_step_say_what_the_engine_did(train):
     assert metrics["perf/rollout_tokens_per_s"] == pytest.approx(speed)
 
 
-def test_every_step_and_every_round_counts_for_itself(train, reward):
+def test_every_step_and_every_round_counts_for_itself(build_trainer, reward):
+    """And rounds of a step do not wait for memory between them."""
     reward('return 0.0 if extra_info["index"] % 2 else float(len(solution_str))')
     filters = ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.max_num_gen_batches=3"]
-    train(*GRPO, *filters, "data.gen_batch_size=2", "trainer.total_training_steps=2")
-    for step in map(json.loads, Path("run/metrics.jsonl").read_text().splitlines()):
+    trainer = build_trainer(*GRPO, *filters, "data.gen_batch_size=2", "trainer.total_training_steps=2")
+    calls = counted(engine_of(trainer), "_make_pool")
+    trainer.fit()
+    assert calls["_make_pool"] == 1, "before the second step"
+    for step in jsonl("run/metrics.jsonl"):
         assert step["rollout/generated_tokens"] == step["perf/generated_tokens"]
         assert step["filter_groups/rounds"] > 1 and step["rollout/steps"] >= step["filter_groups/rounds"]
 
 
-def test_an_engine_that_counts_less_has_fewer_metrics(train):
-    metrics = train(*GRPO, ONE, "actor_rollout_ref.rollout.name=hf")
+def test_an_engine_that_counts_less_has_fewer_metrics(build_trainer):
+    assert RolloutConfig().name == "native" and type(engine_of(build_trainer(*GRPO))) is NativeEngine
+    trainer = build_trainer(*GRPO, ONE, "actor_rollout_ref.rollout.name=hf")
+    assert type(engine_of(trainer)) is HFEngine
+    metrics = trainer.fit()
     assert [name for name in metrics if name.startswith("rollout/")] == ["rollout/generated_tokens"]
     assert not {"timing_s/engine", "perf/rollout_tokens_per_s"} & metrics.keys()
-
-
-def test_metrics_are_differences():
-    before = {"generated_tokens": 10, "steps": 4, "busy_s": 2.0, "running": 3}
-    metrics = engine_metrics(before, before | {"generated_tokens": 40, "steps": 9, "busy_s": 5.0})
-    assert metrics == {"rollout/generated_tokens": 30, "rollout/steps": 5, "timing_s/engine": 3.0}
-    assert with_speed(metrics) == {"perf/rollout_tokens_per_s": 10.0}
-    idle = dict.fromkeys(before, 0)
-    assert with_speed(engine_metrics(idle, idle)) == {}
 
 
 # Its memory
@@ -98,17 +95,7 @@ def test_the_kv_pool_is_given_back_while_the_policy_trains(build_trainer, keys, 
     assert (engine.stats()["kv_blocks"] == 0) == (not kept)  # the run ends after an update
 
 
-def test_rounds_of_a_step_do_not_wait_for_memory_between_them(build_trainer, reward):
-    reward('return 0.0 if extra_info["index"] % 2 else float(len(solution_str))')
-    filters = ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.max_num_gen_batches=3"]
-    trainer = build_trainer(*GRPO, *filters, "data.gen_batch_size=2", ONE)
-    calls = counted(engine_of(trainer), "_make_pool")
-    metrics = trainer.fit()
-    assert metrics["filter_groups/rounds"] > 1 and calls["_make_pool"] == 0
-
-
 def counted(thing, *names):
-    """Calls of these methods from now on."""
     calls = Counter()
     for name in names:
         method = getattr(thing, name)
@@ -141,7 +128,7 @@ def test_a_checkpoint_is_loaded_into_the_engine_too(build_trainer):
     other = build_trainer(*GRPO, KEEP, ONE)
     start = greedy(other)[0]  # whose keys and values are now cached
     other.policy.load_checkpoint(Path("run/global_step_1/actor"))
-    assert all(torch.equal(tensor, trained[name]) for name, tensor in engine_of(other).module.state_dict().items())
+    assert same(trained, engine_of(other).module.state_dict())
     said, expected = greedy(other)
     assert said == pytest.approx(expected, abs=1e-5) and said != pytest.approx(start, abs=1e-3)
 
@@ -156,9 +143,3 @@ def test_a_checkpoint_is_independent_of_the_engine(train):
     one, other = (load_causal_lm(f"{run}/global_step_1/actor", ModelConfig()) for run in ("native", "hf"))
     for name, tensor in one.state_dict().items():
         torch.testing.assert_close(tensor, other.state_dict()[name], atol=1e-4, rtol=0)
-
-
-def test_native_is_what_a_run_gets(build_trainer):
-    assert RolloutConfig().name == "native"
-    assert type(engine_of(build_trainer(*GRPO))) is NativeEngine
-    assert type(engine_of(build_trainer(*GRPO, "actor_rollout_ref.rollout.name=hf"))) is HFEngine

@@ -2,14 +2,12 @@
 stop. The numbers of staleness 0 are those of the synchronous loop."""
 
 import asyncio
-import json
 import shutil
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from burnish.agents import AgentLoopBase, AgentLoopOutput, register
 from burnish.errors import NothingToLearn, RewardError
@@ -17,9 +15,13 @@ from burnish.protocol import DataProto
 from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.report import off_policy_metrics
 from burnish.workers.replica import Replica
+from tests.trainer.conftest import events, rollouts, same_weights, state_of, validated
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 SIX = ["trainer.total_epochs=2", "trainer.save_freq=1"]  # 12 rows in batches of 4: six steps
+
+
+EVERY_PROMPT = [[(4 * step + i // 3, i % 3) for i in range(12)] for step in range(6)]
 
 
 def ahead(staleness):
@@ -27,11 +29,8 @@ def ahead(staleness):
 
 
 def drawn(run="run"):
-    """(uid, sample) of each step that was trained."""
-    steps = {}
-    for path in Path(run, "rollouts").glob("*.jsonl"):
-        steps[int(path.stem)] = [(row["uid"], row["sample"]) for row in map(json.loads, path.read_text().splitlines())]
-    return [steps[step] for step in sorted(steps)]
+    count = len(list(Path(run, "rollouts").iterdir()))
+    return [[(row["uid"], row["sample"]) for row in rollouts(step, run)] for step in range(1, count + 1)]
 
 
 def test_staleness_0_is_the_synchronous_loop(train, metrics_of):
@@ -39,14 +38,13 @@ def test_staleness_0_is_the_synchronous_loop(train, metrics_of):
     shutil.move("run", "plain")
     train(*GRPO, *SIX, *ahead(0))
     assert metrics_of("plain") == metrics_of("run")
-    one, other = (load_file(f"{run}/global_step_6/actor/model.safetensors") for run in ("plain", "run"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(6, "plain", "run")
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_every_prompt_is_trained_once_and_no_token_is_too_old(train, metrics_of, staleness):
     train(*GRPO, *SIX, *ahead(staleness))
-    assert drawn() == [[(4 * step + i // 3, i % 3) for i in range(12)] for step in range(6)]
+    assert drawn() == EVERY_PROMPT
     lines = metrics_of("run")
     ages = [line["training/off_policy/age_max"] for line in lines]
     assert ages[0] == 0 and max(ages) <= staleness and max(ages) > 0
@@ -67,20 +65,16 @@ def test_trajectories_continue_with_new_weights(train, metrics_of, monkeypatch):
     @register("two_weights")
     class TwoWeights(AgentLoopBase):
         async def run(self, sampling_params, **row):
-            prompt, few = (
-                self.chat.prompt_ids(row["messages"]),
-                {**sampling_params, "max_tokens": 3, "ignore_eos": True},
-            )
+            prompt = self.chat.prompt_ids(row["messages"])
+            few = {**sampling_params, "max_tokens": 3, "ignore_eos": True}
             first = await self.server_manager.generate(prompt_ids=prompt, sampling_params=few)
             begun.append(row["uid"])
             while newest[0] < row["uid"] // 4:
                 await asyncio.sleep(0.001)
             seen = [*prompt, *first.token_ids, 10, 11]
             second = await self.server_manager.generate(prompt_ids=seen, sampling_params=few)
-            ids, log_probs = (
-                [*first.token_ids, 10, 11, *second.token_ids],
-                [*first.log_probs, 0.0, 0.0, *second.log_probs],
-            )
+            ids = [*first.token_ids, 10, 11, *second.token_ids]
+            log_probs = [*first.log_probs, 0.0, 0.0, *second.log_probs]
             return AgentLoopOutput(prompt, ids, [1, 1, 1, 0, 0, 1, 1, 1], log_probs, num_turns=4)
 
     def publish_then(self, version):
@@ -97,14 +91,11 @@ def test_trajectories_continue_with_new_weights(train, metrics_of, monkeypatch):
     assert [line["training/off_policy/mixed_ratio"] for line in lines] == [0, 1, 1, 1, 1, 1]
     assert all(abs(line["training/off_policy/kl_0"]) < 1e-6 for line in lines), "versions and log-probs belong together"
     assert max(line.get("training/off_policy/kl_1", 0.0) for line in lines) > 1e-6
-    for row in map(json.loads, Path("run/rollouts/3.jsonl").read_text().splitlines()):
+    for row in rollouts(3):
         assert row["token_versions"] == [1, 1, 1, 0, 0, 2, 2, 2] and row["policy_version"] == 1
 
 
 def test_what_was_begun_and_not_trained_is_begun_again_after_a_stop(train, monkeypatch):
-    train(*GRPO, *SIX, *ahead(2))
-    whole = drawn()
-    shutil.rmtree("run")
     describe = PPOTrainer.describe
 
     def die(self, batch):
@@ -116,12 +107,10 @@ def test_what_was_begun_and_not_trained_is_begun_again_after_a_stop(train, monke
         patch.setattr(PPOTrainer, "describe", die)
         with pytest.raises(KeyboardInterrupt):
             train(*GRPO, *SIX, *ahead(2))
-    state = json.loads(Path("run/global_step_3/data/trainer.json").read_text())
-    assert state["experience"]["position"] == 12, "the rounds that were ahead are not in it"
+    assert state_of(3)["experience"]["position"] == 12, "the rounds that were ahead are not in it"
     train(*GRPO, *SIX, *ahead(2))
-    assert drawn() == whole
-    events = [json.loads(line)["kind"] for line in Path("run/events.jsonl").read_text().splitlines()]
-    assert events.count("resume") == 1
+    assert drawn() == EVERY_PROMPT
+    assert len(events("resume")) == 1
 
 
 def test_rounds_of_dynamic_sampling_run_ahead_too(train, reward, metrics_of):
@@ -137,10 +126,8 @@ def test_dynamic_sampling_looks_at_a_whole_pass_before_it_gives_up(train, reward
     reward("return 1.0")
     keys = ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=seq_reward", "data.gen_batch_size=4",
             "algorithm.filter_groups.max_num_gen_batches=0"]  # fmt: skip
-    for staleness in (0, 2):
-        with pytest.raises(NothingToLearn, match="12 groups of 3 rounds"):
-            train(*GRPO, *keys, *ahead(staleness), "trainer.total_training_steps=2")
-        shutil.rmtree("run")
+    with pytest.raises(NothingToLearn, match="12 groups of 3 rounds"):
+        train(*GRPO, *keys, *ahead(2), "trainer.total_training_steps=2")
 
 
 def test_a_round_that_fails_ends_the_run_when_its_turn_comes(train, reward):
@@ -150,7 +137,7 @@ def test_a_round_that_fails_ends_the_run_when_its_turn_comes(train, reward):
 
 
 def answers(run, step):
-    return [json.loads(line)["response"] for line in Path(run, "validation", f"{step}.jsonl").read_text().splitlines()]
+    return [row["response"] for row in validated(step, run)]
 
 
 def test_validation_during_rounds_ahead_uses_the_newest_weights(train):

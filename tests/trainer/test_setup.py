@@ -22,8 +22,6 @@ roles = pytest.mark.parametrize("role", ESTIMATORS)
 
 @pytest.fixture
 def load(job, reward):
-    """The job with a model of its own for a role."""
-
     def make(role, model, *overrides):
         estimator = f"algorithm.adv_estimator={ESTIMATORS[role]}"
         return load_ppo([*job, estimator, f"{role}.model.path={model}", *overrides])
@@ -32,20 +30,14 @@ def load(job, reward):
 
 
 @roles
-def test_a_missing_model_is_reported_with_its_key(load, role):
+def test_what_is_wrong_with_a_model_is_reported_with_its_key(load, role, tmp_path, tiny_model):
     with pytest.raises(ModelError, match=rf"^{role}\.model\.path: .*\./no/such"):
         setup.prepare(load(role, "./no/such"))
-
-
-@roles
-def test_a_context_that_is_too_short_is_reported_with_its_key(load, role, tmp_path):
+    with pytest.raises(ModelError, match=r"^actor_rollout_ref\.model\.path: "):
+        setup.prepare(load(role, "./other", "actor_rollout_ref.model.path=./no/such"))
     short = write_tiny_model(tmp_path / "short", context=39)
     with pytest.raises(ConfigError, match=rf"= 40 tokens, but {role}\.model\.path={short} has a context of 39"):
         setup.prepare(load(role, short))
-
-
-@roles
-def test_missing_weights_are_reported_before_any_are_read(load, role, tmp_path, tiny_model):
     bare = shutil.copytree(tiny_model, tmp_path / "bare")
     (bare / "model.safetensors").unlink()
     loaded = load(role, bare)
@@ -76,28 +68,36 @@ def test_offload_is_said_to_have_no_effect_where_there_is_no_gpu(load, tiny_mode
     assert len(said) == (memory is None)
 
 
-def test_the_policys_model_is_named_too(load):
-    with pytest.raises(ModelError, match=r"^actor_rollout_ref\.model\.path: "):
-        setup.prepare(load("critic", "./other", "actor_rollout_ref.model.path=./no/such"))
+@pytest.fixture
+def planned(load, capsys):
+    """The lines of the plan, by their name."""
+
+    def show(role, model, *overrides):
+        loaded = load(role, model, *overrides, "--plan")
+        setup.prepare(loaded)
+        setup.run(loaded)
+        return {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+
+    return show
 
 
-def test_the_plan_shows_greedy_rows(load, capsys, tiny_model):
-    remax = ["algorithm.adv_estimator=remax", "actor_rollout_ref.rollout.name=hf"]
-    loaded = load("critic", tiny_model, *remax, "--plan")
-    setup.prepare(loaded)
-    setup.run(loaded)
-    plan = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+def test_the_plan_shows_greedy_rows(planned, tiny_model):
+    plan = planned("critic", tiny_model, "algorithm.adv_estimator=remax", "actor_rollout_ref.rollout.name=hf")
     assert plan["greedy sequences per step"].split()[4] == "4"
     assert "8 sequences of 40 tokens" in plan["memory: KV cache"]
 
 
-def test_the_plan_shows_the_kv_pool_and_its_share_of_the_device(load, capsys, tiny_model, monkeypatch):
+def test_the_plan_shows_the_kv_pool_and_its_share_of_the_device(planned, tiny_model, monkeypatch):
     monkeypatch.setattr(setup, "device_memory", lambda kind: 2**30)
-    loaded = load("critic", tiny_model, "actor_rollout_ref.rollout.max_num_seqs=3", "--plan")
-    setup.prepare(loaded)
-    setup.run(loaded)
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "KV pool" in line]
+    plan = planned("critic", tiny_model, "actor_rollout_ref.rollout.max_num_seqs=3")
+    [line] = [line for line in plan.values() if "KV pool" in line]
     assert "rollout.max_num_seqs=3 sequences of 40 tokens, at most 0.5 of 1.0 GiB" in line
+
+
+def test_the_plan_of_several_processes(planned, tiny_model):
+    plan = "\n".join(planned("critic", tiny_model, *CLUSTER).values())
+    assert "processes: global_pool" in plan and "2: actor_rollout_ref, critic" in plan
+    assert "memory: rollout replica" in plan and "; 1/2 of them" in plan and "in each process" in plan
 
 
 # --- several processes ---
@@ -160,9 +160,8 @@ def test_pools_of_the_configuration_are_those_of_the_run(job, reward, cluster):
     loaded = load_ppo([*job, "algorithm.adv_estimator=gae", pools, "actor_rollout_ref.rollout.agent.num_workers=3"])
     setup.prepare(loaded)
     manager = setup.build(loaded.config).resource_pool_manager
-    assert {name: pool.process_on_nodes for name, pool in manager.pools.items()} == {
-        "main": [2], "value": [1], "agents": [3],
-    }  # fmt: skip
+    processes = {name: pool.process_on_nodes for name, pool in manager.pools.items()}
+    assert processes == {"main": [2], "value": [1], "agents": [3]}
     assert manager.get_resource_pool(Role.Critic).name == "value"
 
 
@@ -190,12 +189,3 @@ def test_heads_that_do_not_split_are_reported_before_a_model_is_loaded(job, rewa
     key = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=3"
     with pytest.raises(ConfigError, match=r"ulysses_sequence_parallel_size=3: actor_rollout_ref\.model\.path=.* heads"):
         setup.prepare(load_ppo([*job, "trainer.n_gpus_per_node=3", key]))
-
-
-def test_the_plan_of_several_processes(job, reward, capsys):
-    loaded = load_ppo([*job, *CLUSTER, "--plan"])
-    setup.prepare(loaded)
-    setup.run(loaded)
-    plan = capsys.readouterr().out
-    assert "processes: global_pool" in plan and "2: actor_rollout_ref, critic" in plan
-    assert "memory: rollout replica" in plan and "; 1/2 of them" in plan and "in each process" in plan

@@ -1,7 +1,6 @@
 """Training through SGLang: the same steps as with the engine that runs the trained module itself, ahead of training and
 over two processes; and `burnish generate`."""
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from burnish.cli.main import main
 from burnish.cli.quickstart import NANO
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
+from tests.trainer.conftest import jsonl
 
 pytestmark = [
     pytest.mark.sglang,
@@ -24,7 +24,7 @@ SAME = ("critic/score/mean", "response_length/mean", "actor/pg_loss", "actor/gra
 
 
 def lines(run="run"):
-    return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
+    return jsonl(run, "metrics.jsonl")
 
 
 def test_steps_are_those_of_the_hf_engine(train):

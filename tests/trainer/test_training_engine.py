@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from burnish.algorithms import losses
-from burnish.data.files import write_parquet
-from burnish.data.tasks import arithmetic
 from burnish.models.backbones import FusedBackbone, PaddedBackbone
 from burnish.trainer.ppo import PPOTrainer
-from tests.trainer.conftest import build
+from tests.trainer.conftest import build, same, scores_of_six_steps
 
-NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 ACTOR, ROLLOUT, CORRECTION = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "algorithm.rollout_correction"
 SHORT = ["data.val_files=null", "trainer.save_freq=-1", "trainer.total_training_steps=2"]
 ONCE = [*SHORT, f"{ACTOR}.ppo_mini_batch_size=4"]  # one optimiser step a batch
@@ -49,7 +46,6 @@ def assert_alike(found, expected, *, weights=1e-6, but=()):
 
 
 def is_timed(folder):
-    """Whether each step of a run had a pass over old log-probs."""
     return ["timing_s/old_log_prob" in line for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
 
 
@@ -145,16 +141,92 @@ def test_a_user_estimator_is_given_them(ran):
     assert all(line["critic/advantages/mean"] > 1 for line in lines)
 
 
-def test_auto_measures_before_the_update_and_corrects_from_the_next_step_on(ran):
-    _, lines = ran(*GRPO, *ONCE, f"{CORRECTION}.mode=auto", f"{CORRECTION}.gap_threshold=1e-30")
-    assert is_timed("run0") == [True, True]
-    assert lines[0]["rollout_corr/k3_kl"] > 1e-30 and "rollout_corr/rollout_is_mean" not in lines[0]
-    assert [line["rollout_corr/active"] for line in lines] == [0, 1] and lines[1]["rollout_corr/rollout_is_mean"] > 0
-
-
 def test_a_gap_that_the_update_measured_is_warned_of(ran, caplog):
     ran(*GRPO, *ONCE, f"{CORRECTION}.gap_threshold=1e-30")
     assert is_timed("run0") == [False, False] and "rollout and training disagree by" in caplog.text
+
+
+# Rows whose advantages are all 0, which are not computed where nothing could come of them
+
+BY_ROW = [*GRPO, f"{ACTOR}.ppo_micro_batch_size_per_gpu=1", "data.val_files=null"]
+SKIPPING = [name for name in losses.TABLE.entries if losses.needs_of(name).skips_zero_advantage]
+
+
+def credited(trainer):
+    metrics = {}
+    batch, passes = trainer.experience.draw(1, metrics, trainer.begin_passes)
+    return trainer.credit(passes.join(batch), metrics)
+
+
+def updated(trainer, batch, *, skip):
+    """Weights, moments and metrics after one update from the same start; the trainer is as before afterwards."""
+    worker = trainer.policy.worker
+    kept = worker.actor
+    worker.load_actor()
+    actor, worker.skips_zero_advantage = worker.actor, skip
+    try:
+        metrics = worker.update_actor(batch, 1)
+    finally:
+        worker.actor = kept
+    moments = actor.optimizer.state_dict()["state"].items()
+    state = {f"moments {i} {k}": torch.as_tensor(v) for i, s in moments for k, v in s.items()}
+    return {**actor.module.state_dict(), **state}, metrics
+
+
+@pytest.mark.parametrize("loss", SKIPPING)
+def test_skipping_gives_the_same_update_to_the_bit(build_trainer, loss):
+    trainer = build_trainer(*BY_ROW, f"{ACTOR}.policy_loss.loss_mode={loss}", f"{ACTOR}.ppo_epochs=2")
+    batch = credited(trainer)
+    batch.batch["advantages"][::2] = 0
+    assert trainer.policy.worker.skips_zero_advantage
+    with_all, without = updated(trainer, batch, skip=False), updated(trainer, batch, skip=True)
+    assert same(with_all[0], without[0])
+    assert with_all[1]["actor/skipped_tokens_ratio"] == [0.0] * 4
+    assert all(0.3 < ratio < 0.7 for ratio in without[1]["actor/skipped_tokens_ratio"])
+    assert with_all[1]["actor/pg_loss"] == pytest.approx(without[1]["actor/pg_loss"], abs=1e-7)
+    assert with_all[1]["actor/grad_norm"] == without[1]["actor/grad_norm"]
+
+
+def test_a_mini_batch_without_any_advantage_still_moves_the_moments(build_trainer):
+    trainer = build_trainer(*BY_ROW, f"{ACTOR}.ppo_epochs=2")
+    batch = credited(trainer)
+    first_groups = torch.tensor([uid < 2 for uid in batch.non_tensor_batch["uid"]])
+    batch.batch["advantages"][first_groups] = 0
+    with_all, without = updated(trainer, batch, skip=False), updated(trainer, batch, skip=True)
+    assert 0.7 < without[1]["actor/skipped_tokens_ratio"][0] < 1, "one row of the first mini-batch is left"
+    assert without[1].keys() == with_all[1].keys() and without[1]["actor/pg_loss"][0] == 0
+    assert without[1]["actor/bad_step"] == [0.0] * 4
+    assert same(with_all[0], without[0])
+
+
+def test_any_size_of_micro_batch_gives_the_same_gradient(build_trainer):
+    trainer = build_trainer(*BY_ROW, f"{ACTOR}.ppo_micro_batch_size_per_gpu=5")
+    batch = credited(trainer)
+    batch.batch["advantages"][1::3] = 0
+    with_all, without = updated(trainer, batch, skip=False), updated(trainer, batch, skip=True)
+    assert with_all[1]["actor/grad_norm"] == pytest.approx(without[1]["actor/grad_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [["use_kl_loss=true"], ["entropy_coeff=0.01"], ["policy_loss.loss_mode=dro"], ["policy_loss.loss_mode=kl_cov"],
+     ["policy_loss.loss_mode=clip_cov"]],
+    ids=lambda term: term[0],
+)  # fmt: skip
+def test_nothing_is_skipped_where_another_term_reads_the_rows(build_trainer, term):
+    trainer = build_trainer(*BY_ROW, *(f"{ACTOR}.{key}" for key in term))
+    batch = credited(trainer)
+    batch.batch["advantages"][::2] = 0
+    worker = trainer.policy.worker
+    assert not worker.skips_zero_advantage
+    assert worker.update_actor(batch, 1)["actor/skipped_tokens_ratio"] == [0.0, 0.0]
+
+
+def test_a_custom_loss_skips_only_where_it_declares_it(build_trainer, tmp_path):
+    source = "def plain(inputs):\n    return inputs.aggregate(-inputs.advantages * inputs.log_prob), {}\n"
+    (tmp_path / "mine.py").write_text(source)
+    trainer = build_trainer(*BY_ROW, f"{ACTOR}.policy_loss.loss_mode={tmp_path}/mine.py:plain")
+    assert not trainer.policy.worker.skips_zero_advantage
 
 
 # Packed lines, padded rows, and any cut
@@ -164,21 +236,16 @@ PLAIN = [
     for key in ("use_remove_padding", "use_fused_kernels")
 ]  # fmt: skip
 SLOWLY = [f"{ACTOR}.optim.lr=2e-4", "critic.optim.lr=2e-4"]  # Adam's first steps make much of the least gradients
-RUNS = {
-    "grpo": [*GRPO, *EVERY_ROW, *SHORT, *SLOWLY],
-    "ppo": ["algorithm.adv_estimator=gae", *SHORT, *SLOWLY],
-}
+RUNS = {"grpo": [*GRPO, *EVERY_ROW, *SHORT, *SLOWLY], "ppo": ["algorithm.adv_estimator=gae", *SHORT, *SLOWLY]}
 PASSES = {ACTOR: "ppo_", "critic": "ppo_", ROLLOUT: "log_prob_", "actor_rollout_ref.ref": "log_prob_"}
 
 
 def sequences(count):
-    """This many sequences a pass, in every pass of every model."""
     by_count = [f"{section}.{prefix}micro_batch_size_per_gpu={count}" for section, prefix in PASSES.items()]
     return [f"{ACTOR}.use_dynamic_bsz=False", "critic.use_dynamic_bsz=False", *by_count]
 
 
 def tokens(count):
-    """At most this many tokens a pass."""
     return [f"{section}.{prefix}max_token_len_per_gpu={count}" for section, prefix in PASSES.items()]
 
 
@@ -202,20 +269,12 @@ def test_the_keys_choose_the_way_through_actor_critic_and_reference(build_traine
 
 
 @pytest.mark.slow
-def test_bfloat16_weights_with_masters_learn_what_float32_learns(tmp_path, monkeypatch, metrics_of):
+def test_bfloat16_weights_with_masters_learn_what_float32_learns(tmp_path, monkeypatch):
     """The quickstart's task, from right once in ten times to right most of the time, along the same curve."""
     monkeypatch.chdir(tmp_path)
-    write_parquet(arithmetic.rows("train", 200, seed=0), "train.parquet")
-    curves = {}
-    for dtype in ("float32", "bfloat16"):
-        trainer = build(
-            "data.train_files=train.parquet", "data.train_batch_size=16", "data.max_prompt_length=32",
-            "data.max_response_length=64", *GRPO, f"{ROLLOUT}.n=8", f"actor_rollout_ref.model.path={NANO}",
-            f"actor_rollout_ref.model.dtype={dtype}", f"{ACTOR}.optim.lr=3e-4", "trainer.total_training_steps=6",
-            "trainer.save_freq=-1", "trainer.device=cpu", f"trainer.default_local_dir={dtype}", "trainer.logger=jsonl",
-        )  # fmt: skip
-        trainer.init_workers()
-        trainer.fit()
-        curves[dtype] = [line["critic/score/mean"] for line in metrics_of(dtype)]
+    curves = {
+        dtype: scores_of_six_steps(dtype, f"actor_rollout_ref.model.dtype={dtype}", f"{ACTOR}.optim.lr=3e-4")
+        for dtype in ("float32", "bfloat16")
+    }
     assert all(curve[0] < 0.3 and min(curve[-2:]) > 0.75 for curve in curves.values()), curves
     assert curves["bfloat16"] == pytest.approx(curves["float32"], abs=0.1), curves  # of 128 answers a step

@@ -1,7 +1,6 @@
 """Training the embedded model through vLLM: in one process, ahead of training, over several processes, and although an
 engine dies on the way. Each publish is proven by log-probs of a fixed sequence, here and in every run."""
 
-import json
 import os
 import signal
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ import pytest
 
 from burnish.cli.quickstart import NANO
 from burnish.rollout.hosted.engine import HostedEngine
+from tests.trainer.conftest import events, jsonl
 
 pytestmark = [
     pytest.mark.vllm,
@@ -29,11 +29,7 @@ RAY = ["trainer.executor=ray", "trainer.n_gpus_per_node=2"]
 
 
 def lines(run="run"):
-    return [json.loads(line) for line in Path(run, "metrics.jsonl").read_text().splitlines()]
-
-
-def events(run="run"):
-    return [json.loads(line)["kind"] for line in Path(run, "events.jsonl").read_text().splitlines()]
+    return jsonl(run, "metrics.jsonl")
 
 
 def check_gap(steps):
@@ -83,7 +79,7 @@ def test_a_process_of_vllm_that_is_killed(build_trainer, monkeypatch):
     check_gap(lines())
     found = lines()[1]
     assert found["failures/replica_restarts"] == 1 and found["failures/requests_again"] >= 1
-    assert events().count("replica_restart") == 1
+    assert len(events("replica_restart")) == 1
 
 
 @pytest.mark.ray

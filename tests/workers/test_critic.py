@@ -1,4 +1,4 @@
-"""The critic on a small random model: the same figures with its weights in host memory between uses."""
+"""The critic on a small random model: the same numbers with its weights in host memory between uses."""
 
 import pytest
 import torch
@@ -13,24 +13,12 @@ GROUPS, SAMPLES, PROMPT, RESPONSE = 4, 2, 4, 5
 
 
 @pytest.fixture
-def batch():
+def batch(token_batch):
     random = torch.Generator().manual_seed(0)
     rows = GROUPS * SAMPLES
     ids = torch.randint(3, 200, (rows, PROMPT + RESPONSE), generator=random)
-    attention = torch.ones_like(ids)
-    attention[::3, -2:] = 0
-    return DataProto.from_dict(
-        tensors={
-            "prompts": ids[:, :PROMPT],
-            "responses": ids[:, PROMPT:],
-            "input_ids": ids,
-            "attention_mask": attention,
-            "position_ids": (attention.cumsum(-1) - 1).clamp(min=0),
-            "response_mask": attention[:, PROMPT:].clone(),
-            "returns": torch.randn(rows, RESPONSE, generator=random),
-        },
-        non_tensors={"uid": [row // SAMPLES for row in range(rows)]},
-    )
+    returns = torch.randn(rows, RESPONSE, generator=random)
+    return token_batch(ids[:, :PROMPT], ids[:, PROMPT:], SAMPLES, returns=returns)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from burnish.config import PPOConfig
 from burnish.controller.local import LocalWorkerGroup
 from burnish.errors import ModelError
 from burnish.models.tiny import write_tiny_model
-from burnish.protocol import DataProto
 from burnish.workers.process_reward import ProcessRewardWorker
 
 PROMPT, RESPONSE, GROUPS, SAMPLES = 4, 5, 4, 3
@@ -41,7 +40,7 @@ def make_worker(tiny_model, tmp_path):
 
 
 @pytest.fixture
-def batch():
+def batch(token_batch):
     """Groups of answers with an observation inside; whether one is right is told by its first token."""
     random = torch.Generator().manual_seed(0)
     rows = GROUPS * SAMPLES
@@ -49,23 +48,16 @@ def batch():
     responses = torch.randint(3, 200, (rows, RESPONSE), generator=random)
     outcomes = (torch.arange(rows) % 2).float()
     responses[:, 0] = 50 + 50 * outcomes.long()
-    attention = torch.ones(rows, PROMPT + RESPONSE, dtype=torch.long)
-    attention[::3, -2:] = 0  # some are shorter
-    mask = attention[:, PROMPT:].clone()
-    mask[:, 2] = 0  # a tool's answer
-    data = DataProto.from_dict(
-        tensors={
-            "prompts": prompts,
-            "responses": responses,
-            "input_ids": torch.cat([prompts, responses], 1),
-            "attention_mask": attention,
-            "position_ids": (attention.cumsum(-1) - 1).clamp(min=0),
-            "response_mask": mask,
-            "outcomes": outcomes,
-        },
-        non_tensors={"uid": [row // SAMPLES for row in range(rows)]},
-    )
+    data = token_batch(prompts, responses, SAMPLES, outcomes=outcomes)
+    data.batch["response_mask"][:, 2] = 0  # a tool's answer
     return data
+
+
+@pytest.fixture
+def started(make_worker, batch):
+    """A worker, and the batch with the log-probs of its start."""
+    group = make_worker()
+    return group, batch.union(group.compute_start_log_prob(batch))
 
 
 def weights(module):
@@ -76,13 +68,26 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("cut", [{}, {"micro_batch_size_per_gpu": 5}, {"use_dynamic_bsz": True}], ids=str)
-def test_before_the_first_update_every_token_is_worth_nothing(make_worker, batch, cut):
-    worker = make_worker(**cut)
-    batch = batch.union(worker.compute_start_log_prob(batch))
-    rewards = worker.compute_process_reward(batch).batch["process_rewards"]
-    assert rewards.shape == batch.batch["responses"].shape and not rewards.any()
-    assert batch.batch["process_ref_log_prob"][batch.batch["response_mask"] == 1].lt(0).all()
+CUTS = [{}, {"micro_batch_size_per_gpu": 1}, {"micro_batch_size_per_gpu": 5}, {"use_dynamic_bsz": True}]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_before_the_first_update_every_token_is_worth_nothing_and_the_cut_changes_no_update(make_worker, batch, cut):
+    whole, parts = make_worker(), make_worker(**cut)
+    own = batch.select().union(parts.compute_start_log_prob(batch))
+    rewards = parts.compute_process_reward(own).batch["process_rewards"]
+    assert rewards.shape == own.batch["responses"].shape and not rewards.any()
+    assert own.batch["process_ref_log_prob"][own.batch["response_mask"] == 1].lt(0).all()
+
+    batch = batch.union(whole.compute_start_log_prob(batch))
+    one, two = (group.update_process_reward(batch, 1) for group in (whole, parts))
+    for name in ("loss", "accuracy", "reward_mean", "grad_norm"):
+        wanted, found = (metrics[f"process_reward/{name}"] for metrics in (one, two))
+        assert found[0] == pytest.approx(wanted[0], rel=1e-5, abs=1e-6), name
+        assert found == pytest.approx(wanted, rel=1e-3, abs=1e-5), name
+    wanted, found = (group.compute_process_reward(batch).batch["process_rewards"] for group in (whole, parts))
+    torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-3)
+    assert wanted.any()
 
 
 def test_log_probs_are_those_of_the_plain_model(make_worker, batch, tiny_model):
@@ -99,19 +104,23 @@ def test_log_probs_are_those_of_the_plain_model(make_worker, batch, tiny_model):
     torch.testing.assert_close(batch.batch["process_ref_log_prob"][inside], want[inside], atol=1e-5, rtol=0)
 
 
-def test_it_learns_outcomes_and_rewards_tokens_while_its_start_stays(make_worker, batch):
-    group = make_worker()
+def test_it_learns_outcomes_and_rewards_tokens_while_its_start_stays(started):
+    group, batch = started
     worker = group.worker
-    started, trained = weights(worker.start.module), weights(worker.model.module)
-    assert same(started, trained)
-    batch = batch.union(group.compute_start_log_prob(batch))
+    before, trained = weights(worker.start.module), weights(worker.model.module)
+    assert same(before, trained)
     steps = [group.update_process_reward(batch, step) for step in range(1, 9)]
+    names = {f"process_reward/{name}" for name in ("loss", "accuracy", "reward_mean", "grad_norm", "lr", "bad_step")}
+    assert names == {name for name in steps[0] if name.startswith("process_reward/")}
+    assert all(len(steps[0][name]) == 2 for name in names)  # 4 groups in mini-batches of 2
+    assert steps[0]["process_reward/lr"] == [1e-2, 1e-2] and steps[0]["process_reward/bad_step"] == [0, 0]
+    assert steps[0]["process_reward/reward_mean"][0] == 0 != steps[0]["process_reward/reward_mean"][1]
     losses = [reduce_metrics(step)["process_reward/loss"] for step in steps]
     assert steps[0]["process_reward/loss"][0] == pytest.approx(math.log(2), abs=1e-6)
     assert losses[-1] < 0.1 < losses[0]
     assert reduce_metrics(steps[-1])["process_reward/accuracy"] == 1
 
-    assert same(started, weights(worker.start.module))
+    assert same(before, weights(worker.start.module))
     assert not same(trained, weights(worker.model.module))
     again = group.compute_start_log_prob(batch).batch["process_ref_log_prob"]
     assert torch.equal(again, batch.batch["process_ref_log_prob"])
@@ -122,47 +131,12 @@ def test_it_learns_outcomes_and_rewards_tokens_while_its_start_stays(make_worker
     assert rewards.sum(-1)[right].min() > 0 > rewards.sum(-1)[~right].max()
     first = rewards[:, 0]  # the token that tells right from wrong is credited for it
     assert first[right].min() > 0 > first[~right].max()
+    worker.config.process_reward.beta = 0.25
+    torch.testing.assert_close(group.compute_process_reward(batch).batch["process_rewards"], 0.25 * rewards)
 
 
-def test_an_update_reports_each_optimiser_step(make_worker, batch):
-    group = make_worker()
-    batch = batch.union(group.compute_start_log_prob(batch))
-    metrics = group.update_process_reward(batch, 1)
-    names = {f"process_reward/{name}" for name in ("loss", "accuracy", "reward_mean", "grad_norm", "lr", "bad_step")}
-    assert names == {name for name in metrics if name.startswith("process_reward/")}
-    assert all(len(metrics[name]) == 2 for name in names)  # 4 groups in mini-batches of 2
-    assert metrics["process_reward/lr"] == [1e-2, 1e-2] and metrics["process_reward/bad_step"] == [0, 0]
-    assert metrics["process_reward/reward_mean"][0] == 0 != metrics["process_reward/reward_mean"][1]
-
-
-@pytest.mark.parametrize("cut", [{"micro_batch_size_per_gpu": 1}, {"use_dynamic_bsz": True}], ids=str)
-def test_the_cut_changes_no_update(make_worker, batch, cut):
-    batch = batch.union(make_worker().compute_start_log_prob(batch))
-    (whole, rewards), (parts, other) = (
-        (group.update_process_reward(batch, 1), group.compute_process_reward(batch).batch["process_rewards"])
-        for group in (make_worker(), make_worker(**cut))
-    )
-    for name in ("loss", "accuracy", "reward_mean", "grad_norm"):
-        one, two = (metrics[f"process_reward/{name}"] for metrics in (whole, parts))
-        assert two[0] == pytest.approx(one[0], rel=1e-5, abs=1e-6), name
-        assert two == pytest.approx(one, rel=1e-3, abs=1e-5), name
-    torch.testing.assert_close(other, rewards, atol=1e-3, rtol=1e-3)
-    assert rewards.any()
-
-
-def test_beta_scales_the_reward(make_worker, batch):
-    group = make_worker()
-    batch = batch.union(group.compute_start_log_prob(batch))
-    group.update_process_reward(batch, 1)
-    one = group.compute_process_reward(batch).batch["process_rewards"]
-    group.worker.config.process_reward.beta = 0.25
-    torch.testing.assert_close(group.compute_process_reward(batch).batch["process_rewards"], 0.25 * one)
-    assert one.any()
-
-
-def test_a_bad_outcome_is_a_bad_step_and_not_applied(make_worker, batch):
-    group = make_worker()
-    batch = batch.union(group.compute_start_log_prob(batch))
+def test_a_bad_outcome_is_a_bad_step_and_not_applied(started):
+    group, batch = started
     batch.batch["outcomes"][0] = math.nan
     before = weights(group.worker.model.module)
     metrics = group.update_process_reward(batch[list(range(2 * SAMPLES))], 1)  # its own mini-batch and another
@@ -170,9 +144,8 @@ def test_a_bad_outcome_is_a_bad_step_and_not_applied(make_worker, batch):
     assert not same(before, weights(group.worker.model.module)), "the other mini-batch is trained on"
 
 
-def test_a_saved_model_resumes_bit_for_bit(make_worker, batch, tmp_path):
-    first = make_worker()
-    batch = batch.union(first.compute_start_log_prob(batch))
+def test_a_saved_model_resumes_bit_for_bit(make_worker, started, tmp_path):
+    first, batch = started
     for step in (1, 2):
         first.update_process_reward(batch, step)
     first.save_checkpoint(tmp_path / "process_reward")

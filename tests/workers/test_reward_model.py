@@ -20,10 +20,10 @@ from burnish.config import PPOConfig
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ModelError
+from burnish.models.loading import load_tokenizer
 from burnish.models.tiny import CHAT_TEMPLATE, byte_tokenizer, write_tiny_model
 from burnish.protocol import DataProto
-from burnish.workers.conversations import ConversationReader, padded
-from burnish.workers.reward_model import RewardModelWorker
+from burnish.workers.reward_model import ConversationReader, RewardModelWorker, padded
 from burnish.workers.trajectories import to_batch
 
 KINDS = {"sequences": AutoModelForSequenceClassification, "tokens": AutoModelForTokenClassification}
@@ -103,10 +103,10 @@ def worker(configured):
     return make
 
 
-def rollouts(tokenizer, chats=CHATS, end=True):
+def rollouts(tokenizer=None, chats=CHATS, end=True):
     """What the policy answered, as a batch holds it, with the end of text, another token, or none at the end."""
-    renderer = ChatRenderer(tokenizer)
-    trajectories = []
+    tokenizer = tokenizer or byte_tokenizer()
+    renderer, trajectories = ChatRenderer(tokenizer), []
     for prompt, answer in chats:
         ending = [] if end is False else [tokenizer.eos_token_id if end is True else end]
         response = tokenizer(answer)["input_ids"] + ending
@@ -129,54 +129,45 @@ def plain_scores(path, kind="sequences", chats=CHATS):
     return scores
 
 
+def edit_json(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
 def scores_of(answer):
     return answer.batch["rm_scores"].sum(-1).tolist()
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
+def check(group, path, *args, kind="sequences", **how):
+    """That the scores of a batch are those of the plain model; they are returned."""
+    found = scores_of(group.compute_rm_score(rollouts(*args, **how)))
+    assert found == pytest.approx(plain_scores(path, kind), abs=1e-5)
+    return found
+
+
+@pytest.mark.parametrize("tokenizer", [word_tokenizer, byte_tokenizer])
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_tokenizer_and_template(worker, write_reward_model, kind, cut):
-    path = write_reward_model(word_tokenizer(), kind)
-    group = worker(path, **cut)
-    assert not group.worker.conversations.as_they_are
-    found = scores_of(group.compute_rm_score(rollouts(byte_tokenizer())))
+def test_any_tokenizer_and_template_in_any_cut(worker, write_reward_model, kind, tokenizer):
+    """One of its own, by rendering; the policy's own, with the ids as they are."""
+    path = write_reward_model(tokenizer(), kind)
     expected = plain_scores(path, kind)
-    assert found == pytest.approx(expected, abs=1e-5)
     assert min(abs(a - b) for i, a in enumerate(expected) for b in expected[:i]) > 1e-3, "the scores tell rows apart"
+    for cut in CUTS:
+        group = worker(path, **cut)
+        assert group.worker.conversations.as_they_are == (tokenizer is byte_tokenizer)
+        check(group, path, kind=kind)
+    module = group.worker.forward.module
+    assert not module.training and not any(parameter.requires_grad for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_policys_own_tokenizer_and_template(worker, write_reward_model, kind, cut):
-    path = write_reward_model(kind=kind)
-    group = worker(path, **cut)
-    assert group.worker.conversations.as_they_are
-    assert scores_of(group.compute_rm_score(rollouts(byte_tokenizer()))) == pytest.approx(
-        plain_scores(path, kind), abs=1e-5
-    )
-
-
-@pytest.mark.parametrize("end", [True, False])
-def test_what_the_template_writes_after_a_turn_is_read_too(worker, write_reward_model, tmp_path, end):
-    """Also of a response without an end; with the ids as they are, as by rendering."""
-    tokenizer = byte_tokenizer(TRAILING)
-    policy, path = write_tiny_model(tmp_path / "policy", chat_template=TRAILING), write_reward_model(tokenizer)
-    group = worker(path, policy)
-    assert group.worker.conversations.as_they_are
-    batch = rollouts(tokenizer, end=end)
-    assert scores_of(group.compute_rm_score(batch)) == pytest.approx(plain_scores(path), abs=1e-5)
-
-
-@pytest.mark.parametrize("template", [LINES.replace("<end>", ""), LINES.replace("<end>", " </answer><end>")])
+@pytest.mark.parametrize("template", [TRAILING, LINES.replace("<end>", ""), LINES.replace("<end>", " </answer><end>")])
 def test_a_turn_is_closed_as_the_template_closes_it(worker, write_reward_model, tmp_path, template):
-    """With no special token at all, as with more than one."""
+    """What it writes after a turn, no special token at all, more than one; also of a response without an end."""
     tokenizer = byte_tokenizer(template)
     policy, path = write_tiny_model(tmp_path / "policy", chat_template=template), write_reward_model(tokenizer)
     group = worker(path, policy)
     assert group.worker.conversations.as_they_are
     for end in (True, False):
-        found = scores_of(group.compute_rm_score(rollouts(tokenizer, end=end)))
-        assert found == pytest.approx(plain_scores(path), abs=1e-5)
+        check(group, path, tokenizer, end=end)
 
 
 @pytest.mark.parametrize("template", [TRAILING, SAYS_ALL])
@@ -192,10 +183,8 @@ def test_the_token_that_ends_a_turn_is_no_way_to_a_higher_score(
     path = write_reward_model(byte_tokenizer(template))
     group = worker(path, policy)
     assert group.worker.conversations.as_they_are == (template == TRAILING)
-    expected = plain_scores(path)
     for end in (tokenizer.eos_token_id, other):
-        batch = rollouts(tokenizer, end=end)
-        assert scores_of(group.compute_rm_score(batch)) == pytest.approx(expected, abs=1e-5)
+        check(group, path, tokenizer, end=end)
 
 
 def test_an_end_is_taken_off_the_response_alone(configured, write_reward_model, tmp_path):
@@ -210,19 +199,20 @@ def test_an_end_is_taken_off_the_response_alone(configured, write_reward_model, 
     assert prompt[-1] == tokenizer.eos_token_id and read.of(batch)[0].ids == prompt + read.closing
 
 
-def test_another_template_of_the_same_vocabulary_is_rendered(worker, write_reward_model):
+def test_another_template_of_the_same_vocabulary_is_rendered(worker, write_reward_model, configured):
     path = write_reward_model(byte_tokenizer(TRAILING))
     group = worker(path)
     assert not group.worker.conversations.as_they_are
-    assert scores_of(group.compute_rm_score(rollouts(byte_tokenizer()))) == pytest.approx(plain_scores(path), abs=1e-5)
+    check(group, path)
     same = worker(path, template_kwargs={"chat_template": TRAILING})
     assert same.worker.conversations.as_they_are, "the policy's prompts are made with that template"
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})  # a reward model's tokenizer often has one more
+    assert ConversationReader(configured(write_reward_model(tokenizer, name="added"))).as_they_are
 
 
 def test_ids_are_not_encoded_again_where_they_need_not(worker, write_reward_model):
     """The policy may write a text in tokens that its tokenizer would not choose."""
-    from burnish.models.loading import load_tokenizer
-
     tokenizer = word_tokenizer()
     path = write_reward_model(tokenizer)
     group = worker(path, path)
@@ -255,8 +245,7 @@ def test_all_turns_are_read_as_they_are_and_the_policys_text_where_rendered(conf
 
 
 def test_scores_stand_on_the_last_token_of_the_policy(worker, write_reward_model):
-    group = worker(write_reward_model())
-    batch = rollouts(byte_tokenizer())
+    group, batch = worker(write_reward_model()), rollouts()
     batch.batch["response_mask"][0, 2:] = 0
     batch.batch["response_mask"][1] = 0  # padding: no token to reward
     placed = group.compute_rm_score(batch).batch["rm_scores"]
@@ -265,9 +254,9 @@ def test_scores_stand_on_the_last_token_of_the_policy(worker, write_reward_model
     assert placed[2].nonzero().tolist() == [[int(batch.batch["response_mask"][2].sum()) - 1]]
 
 
-def test_a_long_conversation_loses_its_start(worker, write_reward_model):
+def test_a_long_conversation_loses_its_start(worker, write_reward_model, configured):
     path = write_reward_model()
-    batch = rollouts(byte_tokenizer())
+    batch = rollouts()
     answer = worker(path, max_length=30).compute_rm_score(batch)
     lengths = batch.batch["attention_mask"].sum(-1).tolist()
     assert answer.non_tensor_batch["rm_cut"].tolist() == [length > 30 for length in lengths]
@@ -277,11 +266,8 @@ def test_a_long_conversation_loses_its_start(worker, write_reward_model):
         ids = batch.batch["input_ids"][row][batch.batch["attention_mask"][row].bool()][-30:]
         with torch.no_grad():
             assert score == pytest.approx(module(ids[None]).logits.item(), abs=1e-5)
-
-
-def test_the_limit_is_the_models_context(configured, write_reward_model):
     path = write_reward_model(context=33)
-    assert ConversationReader(configured(path)).max_length == 33
+    assert ConversationReader(configured(path)).max_length == 33, "the model's context"
     assert ConversationReader(configured(path, max_length=8)).max_length == 8
 
 
@@ -293,19 +279,17 @@ def test_a_folder_without_a_padding_token_is_scored_as_alone(worker, write_rewar
     path = write_reward_model(tokenizer)
     for nothing in (None, -1):
         edit_json(path / "config.json", pad_token_id=nothing)
-        found = scores_of(worker(path).compute_rm_score(rollouts(byte_tokenizer())))
-        assert found == pytest.approx(plain_scores(path), abs=1e-5)
+        found = check(worker(path), path)
     edit_json(path / "config.json", pad_token_id=tokenizer.eos_token_id)
-    other = scores_of(worker(path).compute_rm_score(rollouts(byte_tokenizer())))
-    assert other == pytest.approx(plain_scores(path), abs=1e-5) and other != pytest.approx(found, abs=1e-3)
+    assert check(worker(path), path) != pytest.approx(found, abs=1e-3)
 
 
-def test_ids_that_the_model_does_not_have(worker, write_reward_model, configured):
+def test_ids_that_the_model_does_not_have(worker, write_reward_model):
     tokenizer = byte_tokenizer(TRAILING)
     tokenizer.add_tokens(["<far>"])  # nobody enlarged the model
     path = write_reward_model(tokenizer, vocab_size=len(tokenizer) - 1)
     chats = [CHATS[0], ([{"role": "user", "content": "go <far>"}], "where?")]
-    answer = worker(path).compute_rm_score(rollouts(byte_tokenizer(), chats))
+    answer = worker(path).compute_rm_score(rollouts(chats=chats))
     assert answer.non_tensor_batch["rm_problem"].tolist() == [
         None, f"the reward model has no token {len(tokenizer) - 1} ('<far>'), only {len(tokenizer) - 1}"
     ]  # fmt: skip
@@ -316,19 +300,13 @@ def test_ids_that_the_model_does_not_have(worker, write_reward_model, configured
         worker(small)
 
 
-def test_folder_errors_are_reported_with_their_key(worker, tiny_model):
-    with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*no reward model"):
-        worker(tiny_model)
-
-
 def test_a_pass_pads_little(worker, write_reward_model, monkeypatch):
     widths, plain = [], padded
     monkeypatch.setattr(
         "burnish.workers.reward_model.padded", lambda ids, device: widths.append(sorted(map(len, ids))) or plain(ids)
     )
     path = write_reward_model()
-    found = scores_of(worker(path, micro_batch_size_per_gpu=2).compute_rm_score(rollouts(byte_tokenizer())))
-    assert found == pytest.approx(plain_scores(path), abs=1e-5)
+    check(worker(path, micro_batch_size_per_gpu=2), path)
     lengths = [length for of_pass in widths for length in of_pass]
     assert lengths == sorted(lengths) and len(widths) == 3
 
@@ -340,26 +318,14 @@ def test_nan_and_unrenderable_rows_are_reported_by_row(worker, write_reward_mode
     tokenizer = word_tokenizer()
     tokenizer.chat_template = picky
     group = worker(write_reward_model(tokenizer))
-    answer = group.compute_rm_score(rollouts(byte_tokenizer()))
+    answer = group.compute_rm_score(rollouts())
     problems = answer.non_tensor_batch["rm_problem"].tolist()
     assert "no system" in problems[1] and "roles system, user, assistant" in problems[1]
     assert [problem is None for problem in problems] == [True, False, True, True, True]
     assert [math.isnan(score) for score in scores_of(answer)] == [False, True, False, False, False]
     with torch.no_grad():
         group.worker.forward.module.score.weight.fill_(math.nan)
-    assert all(math.isnan(score) for score in scores_of(group.compute_rm_score(rollouts(byte_tokenizer()))))
-
-
-def test_it_is_frozen(worker, write_reward_model):
-    module = worker(write_reward_model()).worker.forward.module
-    assert not module.training and not any(parameter.requires_grad for parameter in module.parameters())
-
-
-# What cannot be read
-
-
-def edit_json(file, **changes):
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    assert all(math.isnan(score) for score in scores_of(group.compute_rm_score(rollouts())))
 
 
 def test_a_tokenizer_without_a_chat_template(configured, write_reward_model, tmp_path):
@@ -378,14 +344,16 @@ def test_neither_needs_a_template_where_both_have_none(worker, write_reward_mode
     policy = write_tiny_model(tmp_path / "policy", chat_template=None)
     tokenizer = byte_tokenizer(None)
     path = write_reward_model(tokenizer)
-    group = worker(path, policy)
+    group, renderer = worker(path, policy), ChatRenderer(tokenizer)
     assert group.worker.conversations.as_they_are
-    batch = rollouts(tokenizer)
     module = AutoModelForSequenceClassification.from_pretrained(path).eval()
-    renderer = ChatRenderer(tokenizer)
-    for score, (prompt, answer) in zip(scores_of(group.compute_rm_score(batch)), CHATS, strict=True):
-        prompt_ids = renderer.prompt_ids(prompt)
-        ids = prompt_ids + tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id] + tokenizer("\n\n")["input_ids"]
+    for score, (prompt, answer) in zip(scores_of(group.compute_rm_score(rollouts(tokenizer))), CHATS, strict=True):
+        ids = (
+            renderer.prompt_ids(prompt)
+            + tokenizer(answer)["input_ids"]
+            + [tokenizer.eos_token_id]
+            + tokenizer("\n\n")["input_ids"]
+        )
         with torch.no_grad():
             assert score == pytest.approx(module(torch.tensor([ids])).logits.item(), abs=1e-5)
 
@@ -406,10 +374,3 @@ def test_responses_are_decoded_with_the_policys_tokens(configured, write_reward_
     for name in ("input_tokenizer", "tokenizer_path"):
         with pytest.raises(ModelError, match=rf"^reward_model\.model\.{name}: .*\./nowhere"):
             ConversationReader(configured(path, **{name: "./nowhere"}))
-
-
-def test_added_tokens_do_not_matter(configured, write_reward_model):
-    """A reward model's tokenizer often has one more, for padding."""
-    tokenizer = byte_tokenizer()
-    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
-    assert ConversationReader(configured(write_reward_model(tokenizer))).as_they_are

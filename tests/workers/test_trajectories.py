@@ -7,7 +7,7 @@ from burnish.agents import AgentLoopOutput
 from burnish.agents.runner import GREEDY, Trajectory
 from burnish.config.algorithm import AlgorithmConfig
 from burnish.config.reward import RewardConfig
-from burnish.data.row import TAKEN, complete_row
+from burnish.data.dataset import TAKEN
 from burnish.engine.forward import OUTPUTS
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
@@ -111,14 +111,8 @@ def test_every_column_a_step_adds_is_kept_free_in_rows():
     batch = Credit(AlgorithmConfig(adv_estimator="grpo"), print)(batch, {})
     added = {*batch.batch.keys(), *batch.non_tensor_batch}
     assert {"reward_info", "score_result", "num_turns", "advantages", "token_level_scores"} <= added
-    assert added <= TAKEN, f"not in data/row.py: {sorted(added - TAKEN)}"
+    assert added <= TAKEN, f"not in data/dataset.py: {sorted(added - TAKEN)}"
     assert set(OUTPUTS) - {"log_prob", "entropy"} <= TAKEN
-
-
-@pytest.mark.parametrize("name", ["num_turns", "finish_reason", "score_result", "reward_info", "policy_version"])
-def test_a_user_column_with_our_name_is_kept_next_to_ours(name):
-    row = complete_row({"prompt": "q", name: "theirs"}, prompt_key="prompt", reward_fn_key="data_source", position=0)
-    assert row[f"row_{name}"] == "theirs" and name not in row
 
 
 SIZES = [(1, 2), (3, 1), (2, 5), (4, 1), (1, 1)]  # of prompt and response

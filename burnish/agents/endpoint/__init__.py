@@ -2,7 +2,6 @@
 
 conversations.py  the calls of one trajectory as a tree of conversations, with the tokens of each
 requests.py       a request's JSON → `ChatRequest`: messages, tools, what the program may choose
-replies.py        a sampled turn → the reply as the program reads it, with its tool calls
 session.py        one trajectory: a request in, a reply out, everything recorded
 server.py         HTTP on this machine's own address, for as long as a trajectory needs it
 """

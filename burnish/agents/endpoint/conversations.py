@@ -1,11 +1,8 @@
 """The calls of one trajectory as a tree of conversations, each with the tokens that were read and sampled.
 
-A call whose messages begin with those of an earlier call and the exact reply to it continues that conversation: its
-tokens stay and only the messages after them are encoded. Any other call begins a new conversation, also one with
-replies that the policy never gave, since there are no tokens for them. Two calls may continue the same one: a tree.
-
-A trajectory is one sequence, so one path from a root to a leaf is trained: the one with the most calls, and among
-equals the one that was finished last.
+A call whose messages begin with those of an earlier call and the exact reply to it continues that conversation; any
+other begins a new one, also with replies that the policy never gave, since there are no tokens for them. A trajectory
+is one sequence, so one path of the tree is trained: the one with the most calls, among equals the last.
 """
 
 import json
@@ -14,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from burnish.agents.transcript import Transcript
+from burnish.agents.server import Transcript
 from burnish.data.chat import Message
 
 
@@ -37,8 +34,6 @@ class AnsweredCall:
 
 
 class ConversationTree:
-    """The calls of a program so far, and their replies."""
-
     def __init__(self) -> None:
         self.turns: list[AnsweredCall] = []
 

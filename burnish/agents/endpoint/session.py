@@ -1,29 +1,55 @@
 """One trajectory at the endpoint: its program's requests in, replies out, everything recorded.
 
-`answer` consumes the JSON of a request and returns a `ProgramReply`; it waits for the engine. What is wrong with a
-request is an `ApiError`, which the program reads. What is wrong with the run (the engine failed, the chat template
-cannot continue) is not the program's to handle: it is set on `failed`, which the loop awaits next to the program.
+What is wrong with a request is an `ApiError`, which the program reads. What is wrong with the run (the engine failed,
+the chat template cannot continue) is set on `failed`, which the loop awaits next to the program.
 """
 
 import asyncio
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from burnish.agents.base import AgentLoopBase
 from burnish.agents.endpoint.conversations import AnsweredCall, ConversationTree
-from burnish.agents.endpoint.replies import ProgramReply, read_reply
 from burnish.agents.endpoint.requests import ChatRequest, read_request
 from burnish.agents.parsers import find_parser
-from burnish.agents.transcript import Transcript
-from burnish.data.chat import Message, truncate
+from burnish.agents.server import Transcript
+from burnish.data.chat import Message, to_messages, truncate
 from burnish.errors import DataError
-from burnish.openai_wire.answers import Choice
+from burnish.openai_wire.answers import ChatAnswer, Choice, Token, usage
 from burnish.openai_wire.fields import ApiError, bad, broken
+from burnish.openai_wire.http import DONE, event
 from burnish.openai_wire.requests import TOO_LONG
 
-log = logging.getLogger(__name__)
-_warned: set[str] = set()
+
+@dataclass
+class ProgramReply:
+    """One turn of the policy as the program reads it: its text, its tool calls, and the JSON of both."""
+
+    request: ChatRequest
+    prompt_ids: list[int]
+    choice: Choice
+    calls: list[dict[str, Any]]
+
+    @property
+    def message(self) -> Message:
+        """As it comes back in the next request."""
+        calls = {"tool_calls": self.calls} if self.calls else {}
+        return to_messages([{"role": "assistant", "content": self.choice.whole.text, **calls}])[0]
+
+    def whole(self) -> dict[str, Any]:
+        answer = ChatAnswer(self.request.model, self.calls)
+        return answer.whole([self.choice], usage([self.prompt_ids], [self.choice]))
+
+    def events(self) -> Iterator[str]:
+        """As server-sent events: the whole reply in one piece, since a turn is recorded before it is answered."""
+        answer = ChatAnswer(self.request.model, self.calls)
+        extra = {"usage": None} if self.request.include_usage else {}
+        yield event(answer.first_chunk(0) | extra)
+        yield event(answer.chunk(self.choice.whole) | extra)
+        if self.request.include_usage:
+            yield event(answer.usage_chunk(usage([self.prompt_ids], [self.choice])))
+        yield DONE
 
 
 class Session:
@@ -42,7 +68,7 @@ class Session:
         """Answer one request; cancelled where the client or the trajectory leaves."""
         request = read_request(body, self._params, len(self._loop.tokenizer))
         if request.overruled:
-            warn_once(
+            self._loop.environment.warn_once(
                 "an agent program asks for %s; the run's sampling holds instead (rollout.temperature and its like, "
                 "rollout.val_kwargs in validation), so that what is trained is what was sampled",
                 ", ".join(request.overruled),
@@ -71,15 +97,25 @@ class Session:
         transcript = self._continued(request) or self._begun(request)
         prompt_ids = transcript.prompt_ids + transcript.ids
         loop, server = self._loop, self._loop.server_manager
+        # Ids of calls are the same in every run, for templates may write them into the next prompt.
         identity = f"{server.uid}_{server.sample}_{server.turn}"  # its turn is counted before it waits
         completion = await transcript.sample(self._params, **request.sampling)
-        choice = Choice(0, loop.tokenizer, loop.environment.chat_turns.special_ids, request.stops, request.log_probs)
-        parser = None
+        special_ids, stops = loop.environment.chat_turns.special_ids, request.sampling["stop"]
+        choice = Choice(0, loop.tokenizer, special_ids, stops, request.log_probs)
+        for token_id, log_prob in zip(completion.token_ids, completion.log_probs, strict=True):
+            choice.take(Token(token_id, log_prob))
+        choice.take(completion)
+        reply = ProgramReply(request, prompt_ids, choice, [])
         if request.reads_calls:
             parser = find_parser(loop.environment.call_format(self._row))
-        text = loop.text(completion, keep_end=parser is not None and parser.keeps_end)
-        reply = read_reply(request, prompt_ids, completion, choice, parser, text, identity)
-        self.malformed += reply.malformed
+            parsed = parser.parse(loop.text(completion, keep_end=parser.keeps_end), request.tools)
+            self.malformed += len(parsed.malformed)
+            for i, call in enumerate(parsed.calls):
+                function = {"name": call.name, "arguments": call.arguments}
+                made = {"id": call.call_id or f"call_{identity}_{i}", "type": "function", "function": function}
+                reply.calls.append(made)
+            if reply.calls:  # otherwise the program reads all that was written
+                choice.whole.text, choice.whole.finish_reason = parsed.content, "tool_calls"
         messages = [*request.messages, reply.message]
         self.conversations.turns.append(AnsweredCall(messages, request.tools, transcript, loop.has_ended(completion)))
         return reply
@@ -131,10 +167,3 @@ class Session:
         """Messages of tools come from outside, so they may neither end their message nor contain another."""
         harmless = self._loop.environment.observations.harmless
         return [m | {"content": harmless(m["content"])} if m["role"] == "tool" else m for m in messages]
-
-
-def warn_once(message: str, *values: Any) -> None:
-    """Warn, but not for each trajectory."""
-    if message not in _warned:
-        _warned.add(message)
-        log.warning(message, *values)

@@ -1,11 +1,8 @@
 """The interaction contract: another party that answers the policy's turns until it is satisfied.
 
-An interaction is made once for a run; its state belongs to a trajectory and is kept by instance id, from
-`start_interaction` before the policy's first turn to `finalize_interaction` at the trajectory's end. All methods are
-coroutines on the one event loop of the run, so an interaction that blocks must do so in a thread.
-
-A row picks one by `interaction_kwargs.name`; all of its `interaction_kwargs` go to `start_interaction`. What an
-interaction raises ends the trajectory (`ToolFailure`).
+An interaction is made once for a run; its state belongs to a trajectory and is kept by instance id. All methods are
+coroutines on the one event loop of the run, so an interaction that blocks must do so in a thread. What it raises ends
+the trajectory (`ToolFailure`).
 """
 
 from abc import ABC, abstractmethod

@@ -1,10 +1,8 @@
 """`gsm8k`: a user who says whether the answer is right, and gives hints until it is.
 
-Consumes the policy's last message and the row's `ground_truth`; the answer is the number after `####`, read by the
-`gsm8k` scorer, or with `method: flexible` in the entry's `config` the last number of the message. The right answer ends
-the trajectory with a score of 1. Any other scores 0 and gets a hint that depends on what is wrong (no answer in the
-asked form, no number in it, a wrong number) and on how many wrong numbers there were. No hint reveals anything about
-the ground truth, not even whether the number was too large, so that the policy cannot search for it.
+The answer is the number after `####`, or with `method: flexible` in the entry's `config` the last number of the
+message. Hints depend on what is wrong and on how many wrong numbers there were. None reveals anything about the ground
+truth, not even whether the number was too large, so that the policy cannot search for it.
 """
 
 from collections.abc import Mapping
@@ -28,8 +26,6 @@ REPEATED = "You gave that answer before, and it is wrong."
 
 @dataclass
 class _Attempts:
-    """One trajectory."""
-
     ground_truth: str | int | float
     query: str
     wrong: list[str] = field(default_factory=list)
@@ -68,7 +64,6 @@ class Gsm8kInteraction(BaseInteraction):
         return False, self._hint(text, attempts), 0.0, {}
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """1 where the last message was right."""
         return self._trajectories[instance_id].score
 
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:

@@ -1,8 +1,7 @@
 """The interactions of a run, by name: the built-in ones, and those of `multi_turn.interaction_config_path`.
 
-The YAML file has `interaction: [{name, class_name, config}]`. `class_name` is `package.module.Class` or
-`file.py:Class`, looked for as in targets.py; without it the entry is the built-in one of that name with another
-`config`. An entry may replace a built-in one.
+The YAML file has `interaction: [{name, class_name, config}]`. `class_name` is looked for as in targets.py; without it
+the entry is the built-in one of that name with another `config`. An entry may replace a built-in one.
 """
 
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any
 
 from burnish.agents.interactions.base import BaseInteraction
 from burnish.agents.interactions.gsm8k import Gsm8kInteraction
-from burnish.agents.targets import load_beside, read_yaml
+from burnish.agents.targets import check_keys, load_beside, made, read_yaml
 from burnish.errors import ConfigError
-from burnish.user_code import listed, nearest, user_traceback
+from burnish.user_code import listed
 
 KEY = "actor_rollout_ref.rollout.multi_turn.interaction_config_path"
 BUILT_IN: dict[str, type[BaseInteraction]] = {"gsm8k": Gsm8kInteraction}
-KEYS = ("name", "class_name", "config")
 
 
 def load_interactions(path: str | None) -> dict[str, BaseInteraction]:
@@ -30,17 +28,15 @@ def load_interactions(path: str | None) -> dict[str, BaseInteraction]:
         where = f"{KEY}={path}, entry {position}"
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
             raise ConfigError(f"{where}: an entry needs a name and a class_name, got {entry!r:.200}")
-        for key in entry:
-            if key not in KEYS:
-                raise ConfigError(f"{where}: unknown key {key}; an entry has {listed(KEYS)}{nearest(str(key), KEYS)}")
+        check_keys(entry, ("name", "class_name", "config"), where)
         name = entry["name"]
         if name in found:
             raise ConfigError(f"{where}: there is another entry named {name}; give each its own name")
-        found[name] = _made(name, entry, Path(str(path)).expanduser().parent, f"{where} ({name})")
+        found[name] = _load_entry(name, entry, Path(str(path)).expanduser().parent, f"{where} ({name})")
     return {name: cls({}) for name, cls in BUILT_IN.items()} | found
 
 
-def _made(name: str, entry: dict[str, Any], folder: Path, where: str) -> BaseInteraction:
+def _load_entry(name: str, entry: dict[str, Any], folder: Path, where: str) -> BaseInteraction:
     config, target = entry.get("config") or {}, entry.get("class_name")
     if not isinstance(config, dict):
         raise ConfigError(f"{where}: config={config!r:.100} is not a mapping; write keys and values below it")
@@ -52,9 +48,4 @@ def _made(name: str, entry: dict[str, Any], folder: Path, where: str) -> BaseInt
     cls = BUILT_IN[name] if target is None else load_beside(target, folder, f"{where}: class_name")
     if not isinstance(cls, type) or not issubclass(cls, BaseInteraction):
         raise ConfigError(f"{where}: class_name={target}: {cls!r} is not a subclass of BaseInteraction")
-    try:
-        return cls(config)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    except (Exception, SystemExit):  # noqa: BLE001  a user's class may raise anything
-        raise ConfigError(f"{where}: making it with config={config} failed\n{user_traceback()}") from None
+    return made(lambda: cls(config), where, f"making it with config={config} failed")

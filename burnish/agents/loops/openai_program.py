@@ -1,15 +1,8 @@
 """A plain program as an agent: it calls an OpenAI-compatible endpoint in its own loop, and its calls are trained.
 
-    - name: my_agent                                     # in the file of rollout.agent.agent_loop_config_path
-      _target_: burnish.agents.loops.openai_program.OpenAIProgramLoop
-      program: agent.py:main                             # next to that file; also package.module:main
-      timeout: 120                                       # seconds for one trajectory
-      arguments: {attempts: 2}                           # further arguments of main
-
-`main(base_url, api_key, row, **arguments)` is called once for each trajectory, in its own thread, so that it may block;
-it may be a coroutine function. It returns the reward, a number, or None for the configured scorer. Once its time is up
-its key is no longer valid, so its next call fails. Which of its calls are trained, and how they become one sequence, is
-in `agents/endpoint/conversations.py`.
+`main(base_url, api_key, row, **arguments)` is called once for each trajectory, in its own thread, so that it may block
+(docs/own-agents.md). Once its time is up its key is no longer valid, so its next call fails. Which of its calls are
+trained, and how they become one sequence, is in `agents/endpoint/conversations.py`.
 """
 
 import asyncio
@@ -25,6 +18,7 @@ from burnish.agents.guarded import finite, in_thread
 from burnish.agents.targets import load_beside
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError, ToolFailure, install_command
+from burnish.openai_wire.requests import TOO_LONG
 from burnish.user_code import user_traceback
 from burnish.waits import waiting
 
@@ -32,7 +26,6 @@ if TYPE_CHECKING:
     from burnish.agents.endpoint.session import Session
     from burnish.agents.server import ServerManager
 
-TOO_LONG = "context_length_exceeded"  # said where a call is refused, so it stands in the error of any client
 PACKAGES = ("fastapi", "uvicorn")
 
 
@@ -51,9 +44,7 @@ class OpenAIProgramLoop(AgentLoopBase):
         arguments: dict[str, Any] | None = None,
     ):
         super().__init__(config, server_manager, tokenizer, chat)
-        path = config.actor_rollout_ref.rollout.agent.agent_loop_config_path
         self.name, self.timeout, self.arguments = program, timeout, arguments or {}
-        self.program = load_beside(program, Path(path or ".").expanduser().parent, "program")
 
     @staticmethod
     def check_entry(arguments: dict[str, Any], folder: Path) -> None:
@@ -89,8 +80,9 @@ class OpenAIProgramLoop(AgentLoopBase):
 
     async def _reward(self, session: "Session", **arguments: Any) -> float | None:
         """Wait for the program, its deadline, or a failure of the run; what the program returned."""
-        about = f"program {self.name}"
-        program = asyncio.ensure_future(in_thread(partial(_called, self.program, about, arguments), about))
+        about, path = f"program {self.name}", self.environment.settings.agent.agent_loop_config_path
+        main = load_beside(self.name, Path(path or ".").expanduser().parent, "program")
+        program = asyncio.ensure_future(in_thread(partial(_called, main, about, arguments), about))
         try:
             with waiting("tool", "", about, self.timeout) as wait:
                 await asyncio.wait({program, session.failed}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -103,7 +95,7 @@ class OpenAIProgramLoop(AgentLoopBase):
             try:
                 reward = program.result()
             except ToolFailure as failure:
-                if session.full and TOO_LONG in str(failure):
+                if session.full and TOO_LONG in str(failure):  # it stands in the error of any client
                     return None  # a program need not know about full contexts: the trajectory ends there, as truncated
                 raise
         finally:
@@ -116,8 +108,6 @@ class OpenAIProgramLoop(AgentLoopBase):
         raise ToolFailure(f"program {self.name}: returned {shown}; expected the reward, a finite number, or None")
 
     def _output(self, session: "Session", reward: float | None) -> AgentLoopOutput:
-        from burnish.agents.endpoint.session import warn_once
-
         conversations = session.conversations
         if conversations.trained is None:
             raise ToolFailure(
@@ -125,7 +115,7 @@ class OpenAIProgramLoop(AgentLoopBase):
                 "use the base_url and api_key that it is called with"
             )
         if conversations.left_out:
-            warn_once(
+            self.environment.warn_once(
                 "program %s: %d of the %d calls of a trajectory are not trained: a trajectory is one sequence, and "
                 "they do not belong to its longest conversation. A call continues a conversation if its messages "
                 "begin with those of an earlier call and the reply exactly as it was given; the metric is "

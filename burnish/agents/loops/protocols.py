@@ -4,14 +4,13 @@ A protocol decides what the prompt is, where a turn stops, which calls it makes,
 (`tool.py`) is the same for both.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from burnish.agents.environment import Environment
 from burnish.agents.parsers import find_parser
-from burnish.agents.parsers.base import Parsed, Schema
+from burnish.agents.parsers.base import Schema
 from burnish.agents.tools.base import BaseTool
 from burnish.data.chat import Message
 from burnish.rollout.base import Completion
@@ -28,8 +27,8 @@ class Observation:
     call_id: str | None = None
 
 
-class CallProtocol(ABC):
-    """How one trajectory calls tools."""
+class CallProtocol:
+    """How one trajectory calls tools: the template shows them, and results are messages of the role `tool`."""
 
     stops: tuple[str, ...] = ()  # strings that end a turn
 
@@ -37,26 +36,13 @@ class CallProtocol(ABC):
         self.environment, self.schemas = environment, schemas
         self.parser = find_parser(call_format)
 
-    @abstractmethod
     def opening(self, messages: Sequence[Message]) -> tuple[list[Message], list[Any] | None]:
         """The messages of the prompt, and the tools that the chat template shows with them."""
-
-    def parse(self, text: str) -> Parsed:
-        return self.parser.parse(text, self.schemas)
-
-    @abstractmethod
-    def observe(self, results: Sequence[Observation], completion: Completion, *, ended: bool) -> list[int]:
-        """The ids of results, up to where the policy continues. `ended`: it ended its turn `completion` by a token."""
-
-
-class ChatCalls(CallProtocol):
-    """The template shows the tools, and results are messages of the role `tool`."""
-
-    def opening(self, messages: Sequence[Message]) -> tuple[list[Message], list[Any] | None]:
         self.environment.warn_of_differences("tool")
         return list(messages), list(self.schemas) or None
 
     def observe(self, results: Sequence[Observation], completion: Completion, *, ended: bool) -> list[int]:
+        """The ids of results, up to where the policy continues. `ended`: it ended its turn `completion` by a token."""
         messages: list[Message] = [
             {"role": "tool", "name": one.name, "content": one.text}
             | ({} if one.call_id is None else {"tool_call_id": one.call_id})
@@ -65,7 +51,7 @@ class ChatCalls(CallProtocol):
         return self.environment.chat_turns.after(messages, ended=ended)
 
 
-class ReactCalls(CallProtocol):
+class ReactProtocol(CallProtocol):
     """A message of the system explains tools and lines; results are `Observation:` lines in the policy's own turn."""
 
     stops = ("\nObservation",)
@@ -86,8 +72,7 @@ class ReactCalls(CallProtocol):
 
 
 def make_protocol(environment: Environment, call_format: str, tools: Mapping[str, BaseTool]) -> CallProtocol:
-    """The protocol of a call format, for these tools."""
-    kind = ReactCalls if call_format == REACT else ChatCalls
+    kind = ReactProtocol if call_format == REACT else CallProtocol
     return kind(environment, environment.schemas_of(tools), call_format)
 
 

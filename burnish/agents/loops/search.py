@@ -2,14 +2,9 @@
 
     <think>…</think> <search> query </search> → <information>Doc 1(Title: t) text…</information> → … <answer>…</answer>
 
-Generation stops at `</search>` and `</answer>`. A search is answered with what the retriever found, cut to
-`data.max_obs_length` tokens; an answer ends the trajectory; anything else gets `NOTICE`. Each of these takes one of
-`max_turns` turns, after which the policy writes once more, without searching. The trajectory also ends, as truncated,
-where what was found does not fit any more: the question is never cut off.
-
-What was found has mask 0 and is never part of the text that is scored. Tags within it are broken up
-(`observation.py`), so that a document can neither answer nor search. A retriever that fails ends the trajectory, which
-is then dropped and counted.
+A search is answered with what the retriever found, cut to `data.max_obs_length` tokens, with mask 0 and its tags broken
+up (`observation.py`); an answer ends the trajectory; anything else gets `NOTICE`. Each takes one of `max_turns` turns,
+after which the policy writes once more, without searching. Where what was found does not fit, the trajectory ends.
 
 How it differs from the agent of the field, whose results the tests hold: nothing is decoded and tokenised again, so the
 token that completes a closing tag is trained as it was sampled; an empty query is no valid search; and where the policy
@@ -37,8 +32,6 @@ _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Action:
-    """What a turn asks for."""
-
     kind: Literal["search", "answer", "invalid"]
     content: str = ""
 

@@ -1,22 +1,16 @@
 """`tool_agent`: the policy calls tools and continues with their results, until it answers without a call.
 
-The calls of a turn run at the same time; their results come back as messages (or as ReAct's lines, see `protocols.py`),
-each cut to `multi_turn.max_tool_response_length` tokens. Malformed calls, unknown tools, wrong arguments and calls
-beyond a limit are answered with the reason, and counted. A turn without a call ends the trajectory, unless the row
-names an interaction, which then answers as the user would, until it is done.
-
-The loop also ends at the limits of turns, and where a result does not fit any more (truncated). A tool that fails,
-hangs or breaks its contract ends the trajectory with a ToolFailure, which drops and counts it.
+The calls of a turn run at the same time; mistakes of the policy and calls beyond a limit are answered with the reason,
+and counted. A turn without a call ends the trajectory, unless the row names an interaction, which then answers as the
+user would, until it is done. The loop also ends at the limits of turns, and where a result does not fit any more
+(truncated). A tool that fails, hangs or breaks its contract is a ToolFailure.
 
 Rewards: tools and interactions give one to each turn, and tools one to the trajectory, which counts for its last turn.
-`multi_turn.rewards` chooses what is trained: those (`turn`), the score of the whole response (`trajectory`), or both.
-Reward functions find them in `extra_info`: `turn_scores`, `tool_score`, and as `interaction_score` the interaction's
-score of the whole (whose turns have earned it already).
+`multi_turn.rewards` chooses what is trained; reward functions find them in `extra_info`.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -24,8 +18,8 @@ from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.interactions.session import InteractionSession
 from burnish.agents.loops.protocols import CallProtocol, Observation, make_protocol
 from burnish.agents.parsers.base import Parsed, ToolCall
+from burnish.agents.server import Transcript
 from burnish.agents.tools.session import ToolSession
-from burnish.agents.transcript import Transcript
 from burnish.data.chat import Message
 
 
@@ -46,11 +40,11 @@ class ToolAgentLoop(AgentLoopBase):
         scores = {}
         async with AsyncExitStack() as ends:
             ends.push_async_callback(session.close)
-            if self.environment.interaction_of(row) is not None:
+            if (interaction := self.environment.interaction_of(row)) is not None:
                 self.environment.warn_of_differences("user")
-                user = InteractionSession(self.environment.interactions, instance, limits.tool_timeout)
+                user = InteractionSession(interaction, row["interaction_kwargs"], instance, limits.tool_timeout)
                 ends.push_async_callback(user.close)
-                await user.start(row["interaction_kwargs"])
+                await user.start()
             await self.converse(transcript, protocol, session, user, list(messages), sampling_params)
             scores["tool_score"] = tool_score = await session.trajectory_reward()
             if user is not None:
@@ -84,7 +78,7 @@ class ToolAgentLoop(AgentLoopBase):
             if completion.finish_reason == "length":
                 return
             is_last = len(transcript.turns) == limits.max_assistant_turns
-            parsed = protocol.parse(text)
+            parsed = protocol.parser.parse(text, protocol.schemas)
             if parsed.calls or parsed.malformed:
                 if is_last:
                     return
@@ -105,32 +99,24 @@ class ToolAgentLoop(AgentLoopBase):
             self.counts["observations"] += 1
 
     async def answer(self, parsed: Parsed, session: ToolSession) -> list[Observation]:
-        """Results of the calls in their order, then the reasons of malformed ones."""
+        """Results of the calls, which run at the same time, in their order; then the reasons of malformed ones."""
         limits = self.environment.settings.multi_turn
         left = len(parsed.calls) if limits.max_tool_calls is None else limits.max_tool_calls - int(self.counts["calls"])
         allowed = max(min(left, limits.max_parallel_calls), 0)
-        results = await self.all_at_once(parsed.calls[:allowed], session)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.call(call, session)) for call in parsed.calls[:allowed]]
+        except ExceptionGroup as failures:  # where one fails, the others are ended before it rises
+            raise failures.exceptions[0] from None
+        results = [task.result() for task in tasks]
         for call in parsed.calls[allowed:]:
             self.counts["refused"] += 1
-            reason = (
-                f"at most {limits.max_parallel_calls} in one turn"
-                if allowed < left
-                else f"at most {limits.max_tool_calls} in all"
-            )
-            results.append(self.observation(call, f"Error: this call was not run: {reason}."))
+            most = f"{limits.max_parallel_calls} in one turn" if allowed < left else f"{limits.max_tool_calls} in all"
+            results.append(self.observation(call, f"Error: this call was not run: at most {most}."))
         self.counts["malformed"] += len(parsed.malformed)
         for malformed in parsed.malformed[: limits.max_parallel_calls]:
             results.append(Observation(self.shown(f"Error: {malformed.reason}"), "error"))
         return results
-
-    async def all_at_once(self, calls: Sequence[ToolCall], session: ToolSession) -> list[Observation]:
-        """The results in the order of the calls. Where one fails, the others are ended before it rises."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.call(call, session)) for call in calls]
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return [task.result() for task in tasks]
 
     async def call(self, call: ToolCall, session: ToolSession) -> Observation:
         self.counts["calls"] += 1
@@ -150,11 +136,8 @@ class ToolAgentLoop(AgentLoopBase):
     def shown(self, text: str) -> str:
         """Text of a tool as the policy may read it: harmless, and not too long."""
         limits = self.environment.settings.multi_turn
-        cut, was_cut = self.environment.observations.cut(
-            text,
-            limits.max_tool_response_length,
-            limits.tool_response_truncate_side,  # type: ignore[arg-type]
-        )
+        side: Any = limits.tool_response_truncate_side
+        cut, was_cut = self.environment.observations.cut(text, limits.max_tool_response_length, side)
         self.counts["cut"] += was_cut
         return cut
 

@@ -1,13 +1,7 @@
 """Call formats: how a model writes a tool call, by the name of `multi_turn.format`.
 
-`find_parser(name)` gives the parser of a format. Adding a format is adding a file with a `ToolParser` and a line here.
-
-| file | holds |
-|---|---|
-| `base.py` | the contract: `ToolCall`, `Malformed`, `Parsed`, `ToolParser` |
-| `jsontext.py` | JSON as models write it: limits, and reasons that help to correct it |
-| `markup.py` | tags and what is between them |
-| `values.py` | arguments written as bare text, and the types that a schema gives them |
+`find_parser(name)` gives the parser of a format. Adding a format is adding a file with a `ToolParser` and a line here;
+`reading.py` is what they share.
 """
 
 import difflib

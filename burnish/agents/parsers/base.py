@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from burnish.agents.parsers.jsontext import read_json, same
-from burnish.errors import DataError
-
 Schema = Mapping[str, Any]  # {"type": "function", "function": {"name", "description", "parameters"}}
 
 
@@ -30,8 +27,6 @@ class Malformed:
 
 @dataclass
 class Parsed:
-    """One turn of the model."""
-
     content: str = ""  # the text without the calls
     calls: list[ToolCall] = field(default_factory=list)
     malformed: list[Malformed] = field(default_factory=list)
@@ -58,29 +53,4 @@ class ToolParser(ABC):
 
     @abstractmethod
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The text of a call; `render` checks that the format can carry it."""
-
-    def render(self, call: ToolCall, tools: Sequence[Schema] = ()) -> str:
-        """`call` as the model should write it, for demonstrations.
-
-        DataError if this format cannot carry the call, that is, `parse(text, tools)` would read another.
-        """
-        try:
-            arguments = read_json(call.arguments)
-        except ValueError as error:
-            raise DataError(f"call of {call.name}: its arguments are {error}") from error
-        if not isinstance(arguments, dict):
-            raise DataError(f"call of {call.name}: its arguments are {call.arguments[:80]!r}; give a JSON object")
-        text = self.write(call.name, arguments)
-        read = self.parse(text, tools)
-        if (
-            len(read.calls) != 1
-            or read.malformed
-            or read.calls[0].name != call.name
-            or not same(read_json(read.calls[0].arguments), arguments)
-        ):
-            raise DataError(
-                f"call of {call.name} with {call.arguments[:200]}: this format would read it back as another; "
-                "give the tool's schema if it has types to tell, or write the call in a format of JSON"
-            )
-        return text
+        """The text of a call. Not every format carries every value: `parse` of the text tells."""

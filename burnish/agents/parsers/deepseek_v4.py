@@ -14,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import write_json
-from burnish.agents.parsers.markup import Element, after_thought, elements, written
-from burnish.agents.parsers.values import guessed
+from burnish.agents.parsers.reading import Element, after_thought, elements, guessed, write_json, written
 
 PADDING, END_OF_TURN = "<|pad|>", "<｜end▁of▁sentence｜>"
 MARK = "｜DSML｜"

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import MAX_DEPTH, write_json
-from burnish.agents.parsers.values import guessed
+from burnish.agents.parsers.reading import MAX_DEPTH, guessed, write_json
 
 PADDING = ("<|pad|>", "<pad>")
 OPENING, CLOSING, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import write_json
-from burnish.agents.parsers.markup import after_thought, blocks, written
-from burnish.agents.parsers.values import properties_of, typed_or_guessed
+from burnish.agents.parsers.reading import after_thought, blocks, properties_of, typed_or_guessed, write_json, written
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 KEY, KEY_END, VALUE, VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import MAX_DEPTH, read_json, write_json
+from burnish.agents.parsers.reading import MAX_DEPTH, read_json, write_json
 
 PADDING = ("<|pad|>", "<|endoftext|>")
 START, CALL, END = "<|start|>", "<|call|>", "<|end|>"

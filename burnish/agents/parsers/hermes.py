@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import check_name, read_json, write_json
+from burnish.agents.parsers.reading import check_name, read_json, write_json
 
 OPENING, CLOSING, END_OF_THOUGHT = "<tool_call>", "</tool_call>", "</think>"
 # What may stand in a block: strings of JSON, skipped whole; and what ends the search for the end of the block.
@@ -48,20 +48,15 @@ class HermesParser(ToolParser):
 def _call(text: str, inner: int, end: int) -> tuple[ToolCall | str, int]:
     """The call between `inner` and `end`, or further on where that `end` is inside a string; else what is wrong."""
     call = _read(text[inner:end])
-    if isinstance(call, str) and (further := _end_outside_strings(text, inner)) > end:
-        longer = _read(text[inner:further])
-        if isinstance(longer, ToolCall):
-            return longer, further
+    if isinstance(call, str):
+        # An opening tag or a backslash is no JSON; and looking on from every tag would take the square of the length.
+        ends = (token for token in _TOKENS.finditer(text, inner) if token[0] in (CLOSING, OPENING, "\\"))
+        token = next(ends, None)
+        if token is not None and token[0] == CLOSING and token.start() > end:
+            longer = _read(text[inner : token.start()])
+            if isinstance(longer, ToolCall):
+                return longer, token.start()
     return call, end
-
-
-def _end_outside_strings(text: str, inner: int) -> int:
-    for token in _TOKENS.finditer(text, inner):
-        if token[0] == CLOSING:
-            return token.start()
-        if token[0] in (OPENING, "\\"):  # no JSON; and looking on from every tag would take the square of the length
-            return -1
-    return -1
 
 
 def _read(inside: str) -> ToolCall | str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import check_name, json_end, read_json, write_json
+from burnish.agents.parsers.reading import check_name, json_end, read_json, write_json
 
 _START = re.compile(r"\{\s*[\"'}]|\[\s*\{")
 _QUOTED = re.compile(r"[\"'](name|arguments|parameters)[\"']")

@@ -14,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import read_json, write_json
-from burnish.agents.parsers.markup import blocks
-from burnish.agents.parsers.values import parameters_of, properties_of
+from burnish.agents.parsers.reading import blocks, parameters_of, properties_of, read_json, write_json
 
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"

@@ -20,9 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import write_json
-from burnish.agents.parsers.markup import written
-from burnish.agents.parsers.values import by_schema, properties_of
+from burnish.agents.parsers.reading import by_schema, properties_of, write_json, written
 
 BLOCK, FUNCTION, PARAMETER = "<tool_call>", "<function=", "<parameter="
 _VALUE_END = re.compile(r"</parameter>|(?=<parameter=)|(?=</function>)|\Z")

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import is_text, read_json, write_json
-from burnish.agents.parsers.values import by_schema, parameters_of, properties_of
+from burnish.agents.parsers.reading import by_schema, is_text, parameters_of, properties_of, read_json, write_json
 
 _LABEL = re.compile(
     r"^[ \t*]{0,8}(Thought|Action Input|Action|Final Answer|Observation)\b[ \t*]{0,8}(?::[ \t*]{0,8}|(?<=Observation))",
@@ -46,17 +45,6 @@ class ReactParser(ToolParser):
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f"Action: {name}\nAction Input: {write_json(arguments)}"
-
-    def final_answer(self, text: str) -> str | None:
-        """The answer of a turn that gives one and calls no tool before it."""
-        lines = _lines(text)
-        for number, (label, _, _) in enumerate(lines):
-            if label == "action":
-                return None
-            if label == "final answer":
-                answer = "".join(written for _, _, written in lines[number:])
-                return _LABEL.sub("", answer, count=1).strip()
-        return None
 
 
 def _lines(text: str) -> list[tuple[str, str, str]]:

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.jsontext import write_json
-from burnish.agents.parsers.markup import blocks, elements, written
-from burnish.agents.parsers.values import properties_of, typed_or_guessed
+from burnish.agents.parsers.reading import blocks, elements, properties_of, typed_or_guessed, write_json, written
 
 OPENING, CLOSING = "<seed:tool_call>", "</seed:tool_call>"
 

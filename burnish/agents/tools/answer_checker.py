@@ -1,23 +1,27 @@
 """Tools that tell the agent whether its answer is right: `calc_gsm8k_reward` and `calc_geo3k_reward`.
 
-The right answer comes from the row, `tools_kwargs.<name>.create_kwargs.ground_truth`, out of the model's sight. The
-score is that of the scorer of the same name (`burnish/rewards/scores`): 1 or 0. An answer that is no better than the
-one before (at first, than none) costs 0.05, so that guessing does not pay; the trajectory earns the score of the last
-answer, the one the agent stands by.
+The right answer comes from the row, out of the model's sight, and the score (1 or 0) from the scorer of the same name.
+An answer that is no better than the one before (at first, than none) costs 0.05, so that guessing does not pay; the
+trajectory earns the score of the last answer.
 """
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.agents.tools.base import BaseTool, ToolResponse
+from burnish.agents.tools.base import Answer, BaseTool, ToolResponse
 from burnish.agents.tools.schema import Schema, function_schema
 from burnish.errors import ToolFailure
 from burnish.rewards.scores import geo3k, gsm8k
 
 NO_BETTER = -0.05
 CHECKS = "Checks your answer to the problem: 1.0 is right, 0.0 is wrong."
+
+
+def _schema(name: str, answer: str) -> dict[str, Any]:
+    return function_schema(name, CHECKS, {"answer": {"type": "string", "description": answer}}, ["answer"])
 
 
 @dataclass
@@ -27,15 +31,11 @@ class _CheckedAnswer:
 
 
 class AnswerChecker(BaseTool):
-    """The score of an answer, by trajectory."""
+    check: Callable[[Any, Mapping[str, Any]], None]  # of the scorer: ValueError where that is no right answer
 
     def __init__(self, config: dict[str, Any], tool_schema: Schema):
         super().__init__(config, tool_schema)
         self._trajectories: dict[str, _CheckedAnswer] = {}
-
-    @abstractmethod
-    def check(self, ground_truth: Any) -> None:
-        """ValueError where it is no right answer."""
 
     @abstractmethod
     def judge(self, answer: str, ground_truth: Any) -> tuple[float, str]:
@@ -46,12 +46,10 @@ class AnswerChecker(BaseTool):
             raise ToolFailure(
                 f"tools_kwargs.{self.name}.create_kwargs.ground_truth is missing: give each row the right answer there"
             )
-        self.check(ground_truth)
+        type(self).check(ground_truth, {})
         self._trajectories[instance_id] = _CheckedAnswer(ground_truth)
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
         trajectory = self._trajectories[instance_id]
         score, read = await asyncio.to_thread(self.judge, parameters["answer"], trajectory.ground_truth)
         reward = 0.0 if score > trajectory.score else NO_BETTER
@@ -69,15 +67,8 @@ class AnswerChecker(BaseTool):
 class Gsm8kTool(AnswerChecker):
     """By the last number of the answer."""
 
-    SCHEMA = function_schema(
-        "calc_gsm8k_reward",
-        CHECKS,
-        {"answer": {"type": "string", "description": "Your answer, a number such as 42"}},
-        ["answer"],
-    )
-
-    def check(self, ground_truth: Any) -> None:
-        gsm8k.check(ground_truth, {})
+    check = staticmethod(gsm8k.check)
+    SCHEMA = _schema("calc_gsm8k_reward", "Your answer, a number such as 42")
 
     def judge(self, answer: str, ground_truth: Any) -> tuple[float, str]:
         score = gsm8k.compute_score(answer, ground_truth, method="flexible")
@@ -87,15 +78,8 @@ class Gsm8kTool(AnswerChecker):
 class Geo3kTool(AnswerChecker):
     """By mathematical equality."""
 
-    SCHEMA = function_schema(
-        "calc_geo3k_reward",
-        CHECKS,
-        {"answer": {"type": "string", "description": "Your answer alone, such as 42 or 3 \\sqrt{2}"}},
-        ["answer"],
-    )
-
-    def check(self, ground_truth: Any) -> None:
-        geo3k.check(ground_truth, {})
+    check = staticmethod(geo3k.check)
+    SCHEMA = _schema("calc_geo3k_reward", "Your answer alone, such as 42 or 3 \\sqrt{2}")
 
     def judge(self, answer: str, ground_truth: Any) -> tuple[float, str]:
         judged = geo3k.compute_score(answer, ground_truth, use_boxed="\\boxed" in answer)

@@ -1,13 +1,12 @@
 """Arithmetic as people write it, read by a small parser: no eval, and bounded in length, nesting and size of numbers.
 
-`evaluate("0.1 + 0.2")` is "0.3". Numbers are exact fractions for as long as they can be: + - * / // % **, parentheses,
-signs, abs, ceil, floor, max, min, round and roots that come out even. pi, e, other roots, powers and functions make
-them floating-point numbers, of which 15 digits are written. // rounds down and % has the sign of the divisor, ** binds
-tighter than a sign before it and groups from the right, and round goes to the even neighbour, all as in Python.
-What is wrong with an expression is a ToolError, written for the model that wrote it.
+Numbers are exact fractions for as long as they can be; pi, e, other roots, powers and functions make them
+floating-point numbers, of which 15 digits are written. // % ** and round are as in Python. What is wrong with an
+expression is a ToolError, written for the model that wrote it.
 """
 
 import math
+import operator
 import re
 from collections.abc import Callable
 from decimal import Context, Decimal
@@ -35,7 +34,6 @@ _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 def evaluate(expression: str) -> str:
-    """The value of an expression, written out."""
     if len(expression) > LONGEST:
         raise ToolError(f"the expression has {len(expression)} characters, and at most {LONGEST} are read")
     try:
@@ -142,13 +140,11 @@ class _ExpressionParser:
         return ToolError(f"unexpected {text!r:.52}" + (f" after {before!r:.102}" if before else "") + hint)
 
 
-def _number(text: str) -> Fraction:
+def _number(text: str) -> Number:
     exponent = re.split("[eE]", text)[1:]
     if exponent and (len(exponent[0]) > 5 or abs(int(exponent[0])) > MOST_BITS):
         raise ToolError(_TOO_LARGE)
-    value = Fraction(text)
-    _bounded(value)
-    return value
+    return _bounded(Fraction(text))
 
 
 def _bounded(value: Any) -> Number:
@@ -191,7 +187,8 @@ def _round(value: Number, digits: Number = Fraction()) -> Number:
 def _written(value: Number) -> str:
     """A whole number or a short decimal in full, anything else to 15 digits."""
     if isinstance(value, Fraction):
-        places = _places(value.denominator)
+        # Digits after the decimal point; None where they do not end, or not soon.
+        places = next((n for n in range(LONGEST_DECIMAL + 1) if not 10**n % value.denominator), None)
         if places is not None:
             digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
             whole, after = digits[: len(digits) - places], digits[len(digits) - places :]
@@ -202,17 +199,7 @@ def _written(value: Number) -> str:
     return format(rounded, "f") if plain else str(rounded)
 
 
-def _places(denominator: int) -> int | None:
-    """Digits after the decimal point of a fraction with this denominator; None where they do not end, or not soon."""
-    return next((places for places in range(LONGEST_DECIMAL + 1) if not 10**places % denominator), None)
-
-
-_PRODUCTS: dict[str, Callable[[Any, Any], Any]] = {
-    "*": lambda left, right: left * right,
-    "/": lambda left, right: left / right,
-    "//": lambda left, right: left // right,
-    "%": lambda left, right: left % right,
-}
+_PRODUCTS = {"*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod}
 FUNCTIONS: dict[str, tuple[Callable[..., Any], int, float]] = {  # with the fewest and the most arguments
     "abs": (abs, 1, 1),
     "ceil": (math.ceil, 1, 1),

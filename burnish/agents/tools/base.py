@@ -1,10 +1,8 @@
 """The tool contract: what a tool is, what a call gives back, and how it says that something went wrong.
 
-A tool is made once for a run; its state belongs to a trajectory and is kept by instance id, from `create` before the
-first call to `release` at the trajectory's end. All methods are coroutines on the one event loop of the run, so a tool
-that blocks must do so in a thread.
-
-What a tool raises ends the trajectory (`ToolFailure`), except `ToolError`, whose text the model is shown.
+A tool is made once for a run; its state belongs to a trajectory and is kept by instance id. All methods are coroutines
+on the one event loop of the run, so a tool that blocks must do so in a thread. What a tool raises ends the trajectory
+(`ToolFailure`), except `ToolError`, whose text the model is shown.
 """
 
 import asyncio
@@ -13,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BaseTool", "ToolError", "ToolResponse"]
-
 
 @dataclass(frozen=True)
 class ToolResponse:
     """What the model is shown after a call."""
 
     text: str = ""
+
+
+Answer = tuple[ToolResponse, float, dict[str, Any]]  # of a call: the response, the reward of this step, and metrics
 
 
 class ToolError(Exception):
@@ -48,10 +47,8 @@ class BaseTool(ABC):
         """Begin a trajectory; `kwargs` are the row's `tools_kwargs.<name>.create_kwargs`. What it returns is unread."""
 
     @abstractmethod
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """One call: the response, the reward of this step, and metrics (numbers by name)."""
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
+        """One call; its metrics are numbers by name."""
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
         """The reward of the whole trajectory as this tool sees it."""

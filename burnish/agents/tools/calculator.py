@@ -3,7 +3,7 @@
 from typing import Any
 
 from burnish.agents.tools.arithmetic import evaluate
-from burnish.agents.tools.base import BaseTool, ToolResponse
+from burnish.agents.tools.base import Answer, BaseTool, ToolResponse
 from burnish.agents.tools.schema import function_schema
 
 
@@ -18,7 +18,5 @@ class CalculatorTool(BaseTool):
         ["expression"],
     )
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
         return ToolResponse(evaluate(parameters["expression"])), 0.0, {}

@@ -1,16 +1,7 @@
 """`@function_tool`: a typed Python function is a tool, and its schema comes from its signature and docstring.
 
-    @function_tool
-    def population(city: str, year: int = 2020) -> int:
-        '''How many people live in a city.
-
-        city: its name in English
-        '''
-
-Parameters are str, int, float, bool, list, list[…], dict, dict[str, …], Literal[…], or one of these | None. Those with
-a default are optional. An `async def` runs on the event loop, a plain `def` in its own thread, so that it may block;
-one that still runs when its time is up cannot be ended and is left behind. The model is shown what it returns: text as
-it is, anything else as JSON. Exceptions end the trajectory, except ToolError and those in `observes`, whose text the
+An `async def` runs on the event loop, a plain `def` in its own thread; one that still runs when its time is up cannot
+be ended and is left behind. Exceptions end the trajectory, except ToolError and those in `observes`, whose text the
 model is shown. A function that cannot be a tool is a ConfigError that names the parameter.
 """
 
@@ -18,19 +9,26 @@ import contextlib
 import functools
 import inspect
 import json
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from burnish.agents.guarded import in_thread
-from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
-from burnish.agents.tools.docstring import read_docstring
+from burnish.agents.tools.base import Answer, BaseTool, ToolError, ToolResponse
 from burnish.agents.tools.schema import function_schema
 from burnish.errors import ConfigError
 
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 _SUPPORTED = "str, int, float, bool, list[…], dict[str, …], Literal[…], or one of these | None"
+_ENTRY = re.compile(
+    r"\s*(?P<rest>:param\s+(?:[^:]*\s)?|[-*]\s+)?`{0,2}(?P<name>\w+)`{0,2}\s*(?:\([^()]*\)\s*)?:(?P<text>.*)"
+)
+_HEADER = re.compile(
+    r"\s*(args|arguments|parameters|params|returns?|raises|yields|examples?|notes?)\s*:?\s*", re.IGNORECASE
+)
+_UNDERLINE = re.compile(r"\s*-{3,}\s*")
 
 
 class FunctionTool(BaseTool):
@@ -46,13 +44,7 @@ class FunctionTool(BaseTool):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.function(*arguments, **named)
 
-    def with_schema(self, tool_schema: Mapping[str, Any]) -> "FunctionTool":
-        """The same function, described to the model in other words."""
-        return FunctionTool(self.function, tool_schema, self.observes)
-
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
         if kwargs:
             raise TypeError(
                 f"tools_kwargs.{self.name}.execute_kwargs has {', '.join(kwargs)}, but a function takes its arguments "
@@ -97,7 +89,6 @@ def function_tool(
 
 
 def schema_of(function: Callable[..., Any], name: str | None = None, description: str | None = None) -> dict[str, Any]:
-    """What the model is shown of a function."""
     about = f"@function_tool {_about(function)}"
     signature = inspect.signature(function).parameters
     try:
@@ -105,34 +96,24 @@ def schema_of(function: Callable[..., Any], name: str | None = None, description
     except (NameError, TypeError) as error:
         raise ConfigError(f"{about}: its annotations cannot be read ({error}); import the names they use") from error
     summary, texts = read_docstring(function.__doc__, signature.keys())
-    properties, required = {}, []
-    for parameter in signature.values():
-        properties[parameter.name] = _property(parameter, hints, texts, about)
-        if parameter.default is inspect.Parameter.empty:
-            required.append(parameter.name)
-    return function_schema(
-        name or function.__name__, summary if description is None else description, properties, required
-    )
-
-
-def _property(
-    parameter: inspect.Parameter, hints: Mapping[str, Any], texts: Mapping[str, str], about: str
-) -> dict[str, Any]:
-    name = parameter.name
-    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        raise ConfigError(f"{about}: {parameter} has no names that a model could give; write out the parameters")
-    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise ConfigError(f"{about}: {name} can only be given by position, and a model gives names; remove the /")
-    if name not in hints:
-        raise ConfigError(f"{about}: {name} has no type; annotate it, as in {name}: str (one of {_SUPPORTED})")
-    schema = _type_schema(hints[name], f"{about}: {name}")
-    if texts.get(name):
-        schema["description"] = texts[name]
-    if parameter.default not in (inspect.Parameter.empty, None):
-        with contextlib.suppress(TypeError, ValueError):  # a default that is no JSON is not shown
-            json.dumps(parameter.default, allow_nan=False)
-            schema["default"] = parameter.default
-    return schema
+    properties: dict[str, Any] = {}
+    for key, parameter in signature.items():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            raise ConfigError(f"{about}: {parameter} has no names that a model could give; write out the parameters")
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"{about}: {key} can only be given by position, and a model gives names; remove the /")
+        if key not in hints:
+            raise ConfigError(f"{about}: {key} has no type; annotate it, as in {key}: str (one of {_SUPPORTED})")
+        properties[key] = _type_schema(hints[key], f"{about}: {key}")
+        if texts.get(key):
+            properties[key]["description"] = texts[key]
+        if parameter.default not in (inspect.Parameter.empty, None):
+            with contextlib.suppress(TypeError, ValueError):  # a default that is no JSON is not shown
+                json.dumps(parameter.default, allow_nan=False)
+                properties[key]["default"] = parameter.default
+    required = [key for key, parameter in signature.items() if parameter.default is inspect.Parameter.empty]
+    described = summary if description is None else description
+    return function_schema(name or function.__name__, described, properties, required)
 
 
 def _type_schema(hint: Any, about: str) -> dict[str, Any]:
@@ -154,3 +135,47 @@ def _type_schema(hint: Any, about: str) -> dict[str, Any]:
 
 def _about(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+
+
+def read_docstring(text: str | None, parameters: Collection[str]) -> tuple[str, dict[str, str]]:
+    """The description, which is the first paragraph, and by name the descriptions of those `parameters` that have one.
+
+    These are found in the usual ways of writing them, and continue on the lines below that are indented further:
+
+        Args:                          Parameters                     :param city: where
+            city (str): where          ----------                     :param str city: where
+                                       city : str
+        city: where                        where
+    """
+    lines, paragraph = inspect.cleandoc(text or "").splitlines(), []
+    for number, line in enumerate(lines):
+        if not line.strip() or _HEADER.fullmatch(line) or (number and _entry(line, parameters)):
+            break
+        paragraph.append(line.strip())
+    return " ".join(paragraph), dict(_entries(lines, parameters))
+
+
+def _entries(lines: list[str], parameters: Collection[str]) -> Iterator[tuple[str, str]]:
+    numpy = False  # what follows a colon there is a type
+    for number, line in enumerate(lines):
+        if _UNDERLINE.fullmatch(line):
+            numpy = True
+        entry = _entry(line, parameters)
+        if entry is None or not number:
+            continue
+        indent, more = _indent(line), []
+        for further in lines[number + 1 :]:
+            if not further.strip() or _indent(further) <= indent:
+                break
+            more.append(further.strip())
+        words = more if numpy and not entry["rest"] else [entry["text"].strip(), *more]
+        yield entry["name"], " ".join(words).strip()
+
+
+def _entry(line: str, parameters: Collection[str]) -> re.Match[str] | None:
+    found = _ENTRY.fullmatch(line)
+    return found if found is not None and found["name"] in parameters else None
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

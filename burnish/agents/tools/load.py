@@ -1,18 +1,8 @@
 """The tools of a run by name: those of the YAML file `multi_turn.tool_config_path`, or else the built-in ones.
 
-    tools:
-      - name: calculator                    # short: a built-in tool, perhaps in other words
-        description: Works out a sum.
-        parameters: {expression: {type: string, description: the sum}}
-      - class_name: my_tools.py:Dice        # long: a subclass of BaseTool, or a function with @function_tool
-        config: {type: native, sides: 6}
-        tool_schema: {type: function, function: {name: dice, description: …, parameters: {…}}}
-      - config: {type: mcp, …}              # the tools of an MCP server (mcp.py)
-
-`class_name` is looked for as in targets.py. A class is made with (config, tool_schema), and with the run's `retriever`
-(a function that returns the client) or `sandbox` (a SandboxConfig) where its constructor has a parameter so named. A
-class with a `SCHEMA` and a function need no `tool_schema`; where there is one it must match theirs. All mistakes are
-ConfigErrors that name the file and the entry.
+An entry is short (`{name: calculator}`: a built-in tool, perhaps in other words), long (`{class_name: my_tools.py:Dice,
+config, tool_schema}`) or of MCP servers (mcp.py). A class is made with (config, tool_schema), and with the run's
+`retriever` (a function that returns the client) or `sandbox` where its constructor has a parameter so named.
 """
 
 import inspect
@@ -20,19 +10,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from burnish.agents.targets import load_beside, read_yaml
+from burnish.agents.targets import check_keys, load_beside, made, read_yaml
 from burnish.agents.tools.base import BaseTool
-from burnish.agents.tools.built_in import BUILT_IN, built_in
 from burnish.agents.tools.function import FunctionTool
 from burnish.agents.tools.schema import check_agreement, check_schema, parameters_of
 from burnish.config.reward import SandboxConfig
 from burnish.errors import ConfigError
-from burnish.user_code import listed, nearest, user_traceback
+from burnish.user_code import listed, load_target, nearest
 
 if TYPE_CHECKING:
     from burnish.search.client import RetrieverClient
 
 KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
+BUILT_IN = {  # each with a SCHEMA
+    "calculator": "burnish.agents.tools.calculator.CalculatorTool",
+    "python": "burnish.agents.tools.python.PythonTool",
+    "search": "burnish.agents.tools.search.SearchTool",
+    "calc_gsm8k_reward": "burnish.agents.tools.answer_checker.Gsm8kTool",
+    "calc_geo3k_reward": "burnish.agents.tools.answer_checker.Geo3kTool",
+}
 SHORT = ("name", "description", "parameters", "config")
 LONG = ("class_name", "config", "tool_schema")
 KINDS = ("native", "mcp")
@@ -46,7 +42,9 @@ def load_tools(
     """By name. Without a file, all built-in tools, which rows may name."""
     parts = {"retriever": retriever, "sandbox": sandbox}
     if path is None:
-        return {name: _made(built_in(name), {}, None, parts, f"tool {name}") for name in BUILT_IN}
+        return {
+            name: _made(load_target(target, name), {}, None, parts, f"tool {name}") for name, target in BUILT_IN.items()
+        }
     content = read_yaml(path, KEY)
     entries = content.get("tools") if isinstance(content, dict) else None
     if not isinstance(entries, list) or not entries:
@@ -85,11 +83,7 @@ def _load_entry(entry: Any, folder: Path, parts: Parts, where: str) -> list[Base
             tool.tool_schema = check_schema(tool.tool_schema, where)
         return tools
     keys = LONG if "class_name" in entry else SHORT
-    for key in entry:
-        if key not in keys:
-            raise ConfigError(
-                f"{where}: unknown key {key!r:.50}; such an entry has {', '.join(keys)}{nearest(str(key), keys)}"
-            )
+    check_keys(entry, keys, where)
     return [_long(entry, config, folder, parts, where) if keys is LONG else _short(entry, config, parts, where)]
 
 
@@ -120,7 +114,7 @@ def _redescribed(tool: FunctionTool, schema: dict[str, Any] | None, config: dict
             f"name, as with @function_tool(name={given!r})"
         )
     check_agreement(schema, tool.tool_schema, f"the function {tool.name}", about)
-    return tool.with_schema(schema)
+    return FunctionTool(tool.function, schema, tool.observes)
 
 
 def _short(entry: dict[str, Any], config: dict[str, Any], parts: Parts, where: str) -> BaseTool:
@@ -130,8 +124,8 @@ def _short(entry: dict[str, Any], config: dict[str, Any], parts: Parts, where: s
             f"{where}: name={name!r:.100}: an entry without class_name is a built-in tool, one of "
             f"{listed(BUILT_IN)}{nearest(str(name), BUILT_IN)}"
         )
-    cls = built_in(name)
-    own = cls.SCHEMA["function"]  # type: ignore[attr-defined]
+    cls = load_target(BUILT_IN[name], name)
+    own = cls.SCHEMA["function"]
     parameters = entry.get("parameters")
     if parameters is None:
         parameters = own["parameters"]
@@ -155,12 +149,10 @@ def _made(
         own = check_schema(own, f"{about}: SCHEMA of {cls.__name__}")
         if schema is not None and parameters_of(schema) != parameters_of(own):
             check_agreement(schema, own, f"the tool {own['function']['name']}", about)
-    try:
+    shown, failed = schema or own or {}, f"it could not be made with (config, tool_schema), config={config!r:.200}"
+
+    def make() -> BaseTool:
         taken = inspect.signature(cls).parameters
-        return cls(config, schema or own or {}, **{name: part for name, part in parts.items() if name in taken})
-    except ConfigError as error:
-        raise ConfigError(f"{about}: {error}") from error
-    except (Exception, SystemExit):  # noqa: BLE001  a user's class may raise anything
-        raise ConfigError(
-            f"{about}: it could not be made with (config, tool_schema), config={config!r:.200}\n{user_traceback()}"
-        ) from None
+        return cls(config, shown, **{name: part for name, part in parts.items() if name in taken})
+
+    return made(make, about, failed)

@@ -1,15 +1,7 @@
 """Tools of MCP servers: an entry of the tools' YAML file names servers, and each of their tools is one of the run's.
 
-    config: {type: mcp, timeout: 30}
-    mcp: {mcp_servers_config_path: servers.json, tool_selected_list: [weather]}
-
-`servers.json` is the file that MCP clients share, `{"mcpServers": {name: {"command", "args", "env"}}}`; the entry may
-have the same mapping itself as `mcp: {servers: …}`. A server runs in the working directory, with `env` and a few
-variables of this process (PATH, HOME and so on). Without `tool_selected_list` all tools are taken. Names and schemas
-come from the servers, which are started and ended once when the file is loaded; `mcp_session.py` has the rest.
-
-The model is shown an error that a tool reports; a server that fails ends the trajectory. What is not text in a result
-is named in its place. Needs the `mcp` package; servers over HTTP are not available.
+Names and schemas come from the servers, which are started and ended once when the file is loaded; `mcp_session.py` has
+the rest. The model is shown an error that a tool reports; a server that fails ends the trajectory.
 """
 
 import asyncio
@@ -19,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from burnish.agents.targets import load_beside
-from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
+from burnish.agents.targets import check_keys, load_beside
+from burnish.agents.tools.base import Answer, BaseTool, ToolError, ToolResponse
 from burnish.errors import ConfigError, NotAvailable, ToolFailure, install_command
 from burnish.user_code import listed, nearest
 from burnish.waits import waiting
@@ -42,9 +34,7 @@ class McpTool(BaseTool):
         super().__init__(config, tool_schema)
         self.session = session
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
         result = await self.session.call(self.name, parameters)
         text = self.text_of(result)
         if len(text) > MAX_RESULT:
@@ -63,17 +53,16 @@ class McpTool(BaseTool):
         return "\n".join(_block_text(block) for block in result.content)
 
     async def close(self) -> None:
-        """End the server's process."""
         await self.session.close()
 
 
 def load_mcp_tools(entry: Mapping[str, Any], where: str, folder: Path | None = None) -> list[BaseTool]:
     """The tools of the servers that an entry names. `where` opens the errors; a relative file is looked for in
     `folder`, then in the working directory."""
-    _known_keys(entry, ("class_name", "config", "mcp"), where)
+    check_keys(entry, ("class_name", "config", "mcp"), where)
     config, settings = _mapping(entry.get("config") or {}, f"{where}: config"), entry.get("mcp")
     settings = _mapping(settings, f"{where}: mcp")
-    _known_keys(settings, (SERVERS_FILE, SERVERS, SELECTED), f"{where}: mcp")
+    check_keys(settings, (SERVERS_FILE, SERVERS, SELECTED), f"{where}: mcp")
     folder = folder or Path()
     cls, target = McpTool, entry.get("class_name")
     if target is not None:
@@ -84,7 +73,7 @@ def load_mcp_tools(entry: Mapping[str, Any], where: str, folder: Path | None = N
                 "leave class_name out unless you have one"
             )
     if cls is McpTool:
-        _known_keys(config, ("type", "timeout"), f"{where}: config")
+        check_keys(config, ("type", "timeout"), f"{where}: config")
     timeout = config.get("timeout", TIMEOUT)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
         raise ConfigError(f"{where}: config.timeout={timeout!r}: write the seconds for one call, more than 0")
@@ -127,7 +116,7 @@ def _session(name: str, server: Any, timeout: float, where: str) -> "McpSession"
         raise NotAvailable(
             f"MCP over HTTP ({where}, {server.get('url', kind)})", "Start the server with a command, over stdio"
         )
-    _known_keys(server, ("command", "args", "env", "type", "transport"), where)
+    check_keys(server, ("command", "args", "env", "type", "transport"), where)
     command, arguments, environment = server.get("command"), server.get("args") or [], server.get("env") or {}
     if not isinstance(command, str) or not command:
         raise ConfigError(f"{where}: command={command!r}: write the program that is the server")
@@ -186,7 +175,6 @@ def _selected(offered: Offered, names: Any, where: str) -> "list[tuple[dict[str,
 
 
 def _block_text(block: Any) -> str:
-    """The text of one block of a result, or what stands for it."""
     if block.type == "text":
         return block.text
     if block.type == "resource":
@@ -201,9 +189,3 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: expected a mapping, got {value!r:.200}")
     return value
-
-
-def _known_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key}; it has {listed(known)}{nearest(str(key), known)}")

@@ -1,10 +1,9 @@
 """One MCP server over stdio: its process, started at the first call of a run, and the calls to it.
 
-Consumes the command of a server; returns its list of tools and the results of calls. A `Connection` is one life of the
-process. One task enters and leaves the `mcp` package's contexts, whose cancel scopes must be left where they were
-entered; it waits until something ends the connection: `close`, the server's own end, a line that is no message, or no
-answer to a ping after a call took too long. That end fails the calls in flight, which otherwise wait for their answer.
-A call that finds the connection over starts the server again, once; so does a call on another event loop.
+A `Connection` is one life of the process. One task enters and leaves the `mcp` package's contexts, whose cancel scopes
+must be left where they were entered; it waits until something ends the connection: `close`, the server's own end, a
+line that is no message, or no answer to a ping after a call took too long. That end fails the calls in flight. A call
+that finds the connection over starts the server again, once; so does a call on another event loop.
 
 All trajectories share the process, and calls run at the same time: a server keeps no state of a trajectory here.
 """
@@ -179,7 +178,6 @@ class Connection:
             raise ToolFailure(f"{self._who(tool)} gave a result that cannot be used ({_shown(error)})") from error
 
     async def _check(self) -> None:
-        """End a server that no longer answers."""
         assert self._session is not None
         try:
             with anyio.fail_after(PING_SECONDS):

@@ -7,12 +7,12 @@ is kept between calls. A sandbox that cannot run programs is a ToolFailure, whic
 import asyncio
 from typing import Any
 
-from burnish.agents.tools.base import BaseTool, ToolResponse
+from burnish.agents.tools.base import Answer, BaseTool, ToolResponse
 from burnish.agents.tools.schema import Schema, function_schema
 from burnish.config.reward import SandboxConfig
 from burnish.errors import ToolFailure
-from burnish.sandbox import Outcome, Program, limits_of, open_sandbox
-from burnish.sandbox.refusal import how_to_permit
+from burnish.sandbox import Program, limits_of, open_sandbox
+from burnish.sandbox.local import how_to_permit
 
 MOST_CHARACTERS = 20_000  # of each stream; cut to tokens later, which takes long for a megabyte
 
@@ -38,22 +38,11 @@ class PythonTool(BaseTool):
         """Why programs cannot be run here, with the fix, or None."""
         return await self._sandbox.why_not()
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
         outcome = await self._sandbox.run(Program(parameters["code"]), self._limits)
         if outcome.status == "failed":
             reason = how_to_permit(outcome.reason) if outcome.refused else outcome.reason
             raise ToolFailure(f"the program could not be run: {reason}")
-        metrics = {"succeeded": float(outcome.succeeded), "program_seconds": outcome.seconds}
-        return ToolResponse(self._observation(outcome)), 0.0, metrics
-
-    async def close(self) -> None:
-        close = getattr(self._sandbox, "close", None)  # a server's has none
-        if close is not None:
-            await asyncio.to_thread(close)
-
-    def _observation(self, outcome: Outcome) -> str:
         ends = {
             "timeout": f"[stopped: it took longer than {self._limits.seconds:g} seconds]",
             "memory": f"[stopped: it used more than {self._limits.memory_mb} MiB of memory]",
@@ -61,7 +50,14 @@ class PythonTool(BaseTool):
             "finished": f"[ended with exit code {outcome.exit_code}]" if outcome.exit_code else "",
         }
         parts = [_cut(outcome.stdout.rstrip()), _cut(outcome.stderr.rstrip()), ends[outcome.status]]
-        return "\n".join(part for part in parts if part) or "[the program printed nothing]"
+        shown = "\n".join(part for part in parts if part) or "[the program printed nothing]"
+        metrics = {"succeeded": float(outcome.succeeded), "program_seconds": outcome.seconds}
+        return ToolResponse(shown), 0.0, metrics
+
+    async def close(self) -> None:
+        close = getattr(self._sandbox, "close", None)  # a server's has none
+        if close is not None:
+            await asyncio.to_thread(close)
 
 
 def _cut(text: str) -> str:

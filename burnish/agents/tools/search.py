@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from burnish.agents.observation import passages
-from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
+from burnish.agents.tools.base import Answer, BaseTool, ToolError, ToolResponse
 from burnish.agents.tools.schema import Schema, function_schema
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ class SearchTool(BaseTool):
         super().__init__(config, tool_schema)
         self._retriever = retriever
 
-    async def execute(
-        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
         several = parameters.get("query_list") or []
         queries = [query.strip() for query in [*([parameters["query"]] if "query" in parameters else []), *several]]
         if not queries or not all(queries):

@@ -1,12 +1,8 @@
 """One trajectory's tools: calls with checked arguments and a time limit, and the state they keep in between.
 
-Consumes the calls that a parser found (`ToolCall`) and returns a `ToolResult` for each, whose text is the model's
-observation. A tool's state is created at its first call and released by `close`, which the owner always awaits. Calls
-may run at once: the first creates the state and the others wait for it. For a tool with `places`, the time of a call
-begins when it has its slot.
-
-The model is shown its own mistakes (unknown tool, bad arguments, a ToolError). A mistake of the tool (it raises, takes
-too long, or breaks the contract) is a `ToolFailure` that names tool and method and ends the trajectory.
+A tool's state is created at its first call (others at the same time wait for it) and released by `close`, which the
+owner always awaits. The model is shown its own mistakes (unknown tool, bad arguments, a ToolError). A mistake of the
+tool (it raises, takes too long, or breaks the contract) is a `ToolFailure` that names tool and method.
 """
 
 import asyncio
@@ -22,8 +18,8 @@ from typing import Any, Literal
 
 from burnish.agents.guarded import awaited, closing_limit, finite, within
 from burnish.agents.parsers.base import ToolCall
-from burnish.agents.tools.arguments import BadArguments, read_arguments
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
+from burnish.agents.tools.schema import BadArguments, read_arguments
 from burnish.errors import DataError, ToolFailure
 from burnish.user_code import listed, nearest
 from burnish.waits import waiting
@@ -35,8 +31,6 @@ _KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwa
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The outcome of one call."""
-
     name: str
     text: str  # the model's observation
     kind: Kind
@@ -50,16 +44,10 @@ class ToolSession:
     `timeout` is in seconds for each call of a tool's method; None waits for as long as it takes."""
 
     def __init__(
-        self,
-        tools: Mapping[str, BaseTool],
-        instance_id: str,
-        tools_kwargs: Mapping[str, Any],
-        timeout: float | None,
+        self, tools: Mapping[str, BaseTool], instance_id: str, tools_kwargs: Mapping[str, Any], timeout: float | None
     ):
-        self._tools = tools
-        self._instance_id = instance_id
+        self._tools, self._instance_id, self._timeout = tools, instance_id, timeout
         self._kwargs = {name: _checked_kwargs(name, kwargs) for name, kwargs in tools_kwargs.items()}
-        self._timeout = timeout
         self._creating: dict[str, asyncio.Task[Any]] = {}
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -114,12 +102,9 @@ class ToolSession:
         return math.fsum([await self._within_limits(name, "calc_reward") for name in self._created()])
 
     async def close(self) -> None:
-        """End the calls that still run, and release what was created; nothing at a second call. All are released before
-        a failure is raised.
-
-        A `create` that failed may have left something too, so that is released as well; what goes wrong there is not
-        raised, because it follows from the failure that was.
-        """
+        """End the calls that still run, and release what was created, all of it before a failure is raised; nothing at
+        a second call. A `create` that failed may have left something too: what goes wrong in releasing that is not
+        raised, because it follows from the failure that was."""
         self._timeout = closing_limit(self._timeout)
         unfinished = [task for task in (*self._running, *self._creating.values()) if not task.done()]
         for task in unfinished:
@@ -127,11 +112,8 @@ class ToolSession:
         await asyncio.gather(*unfinished, return_exceptions=True)
         created, begun, self._creating = self._created(), list(self._creating), {}
         ended = await asyncio.gather(*(self._within_limits(name, "release") for name in begun), return_exceptions=True)
-        failures = [
-            failure
-            for name, failure in zip(begun, ended, strict=True)
-            if name in created and isinstance(failure, BaseException)
-        ]
+        pairs = zip(begun, ended, strict=True)
+        failures = [failure for name, failure in pairs if name in created and isinstance(failure, BaseException)]
         if failures:
             raise ToolFailure("; ".join(map(str, failures))) from failures[0]
 

@@ -1,16 +1,7 @@
-"""Advantage estimators (`algorithm.adv_estimator`): rewards in, advantages and returns out.
+"""Advantage estimators (`algorithm.adv_estimator`): an `AdvantageInputs` in, advantages and returns (B, R) out.
 
-An estimator is one function in one short file:
-
-    from burnish.algorithms.advantages import Needs, register_adv_est
-
-    @register_adv_est("centred", needs=Needs(groups=True))
-    def centred(inputs):                       # an AdvantageInputs, see inputs.py
-        advantages = inputs.on_tokens(inputs.scores - inputs.groups.mean(inputs.scores))
-        return advantages, advantages          # advantages (B, R), returns (B, R)
-
-It is used with `algorithm.adv_estimator=my.module:centred`, or by its registered name once its module is imported.
-What it declares as `needs` is what the run around it provides. This module imports no torch.
+An estimator is one function in one short file; docs/extending.md shows one. What it declares as `needs` is what the run
+around it provides. This module imports no torch.
 """
 
 from collections.abc import Callable
@@ -67,14 +58,12 @@ TABLE = AlgorithmTable(
 )
 
 
+needs_of = TABLE.needs_of  # what the run must provide for an estimator
+
+
 def estimator(name: str) -> Estimator:
     """The function behind a name or an import path `my.module:function`."""
     return TABLE.load(name)
-
-
-def needs_of(name: str) -> Needs:
-    """What the run must provide for this estimator."""
-    return TABLE.needs_of(name)
 
 
 def register_adv_est(name: str, needs: Needs = NOTHING) -> Callable[[Fn], Fn]:

@@ -24,7 +24,6 @@ from burnish.errors import BurnishError
 
 
 def gae(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     if inputs.values is None:
         raise BurnishError("gae needs the critic's values, which are missing: declare Needs(critic=True)")
     gamma, lam, steps = inputs.config.gamma, inputs.config.lam, Steps(inputs.response_mask)

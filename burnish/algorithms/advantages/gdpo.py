@@ -27,7 +27,6 @@ from burnish.errors import BurnishError, ConfigError
 
 
 def gdpo(inputs: AdvantageInputs, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     by_std, mask = inputs.config.norm_adv_by_std_in_grpo, inputs.response_mask
     normalised = [weight * group_normalised(part, inputs.groups, by_std, epsilon) for part, weight in _parts(inputs)]
     combined = inputs.on_tokens(torch.stack(normalised).sum(0))  # (K, B) → (B, R)

@@ -24,7 +24,6 @@ from burnish.algorithms.advantages.inputs import AdvantageInputs
 
 
 def gpg(inputs: AdvantageInputs, f_norm: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     samples = int(inputs.response_mask.bool().any(-1).sum())
     rewarded = int((inputs.scores != 0).sum())
     alpha = samples / max(1, rewarded)

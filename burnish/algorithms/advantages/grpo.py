@@ -20,7 +20,6 @@ from burnish.algorithms.advantages.inputs import AdvantageInputs, Groups
 
 
 def grpo(inputs: AdvantageInputs, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     by_std = inputs.config.norm_adv_by_std_in_grpo
     advantages = inputs.on_tokens(group_normalised(inputs.scores, inputs.groups, by_std, epsilon))
     return advantages, advantages

@@ -23,7 +23,6 @@ from burnish.algorithms.advantages.inputs import AdvantageInputs
 
 
 def grpo_passk(inputs: AdvantageInputs, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     scores, groups = inputs.scores, inputs.groups
     best = groups.max(scores)  # (B,)
     is_best = scores == best

@@ -28,7 +28,6 @@ class Groups:
 
     @classmethod
     def of(cls, uids: np.ndarray) -> "Groups":
-        """Groups of equal uids (ints or strings)."""
         _, index, size = np.unique(uids, return_inverse=True, return_counts=True)
         return cls(torch.from_numpy(index), torch.from_numpy(size[index]))
 
@@ -81,7 +80,6 @@ class AdvantageInputs:
 
     @cached_property
     def groups(self) -> Groups:
-        """The rows by prompt."""
         return Groups.of(self.uids)
 
     def on_tokens(self, per_row: torch.Tensor) -> torch.Tensor:

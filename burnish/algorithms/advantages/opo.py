@@ -21,7 +21,6 @@ from burnish.algorithms.advantages.inputs import AdvantageInputs
 
 
 def opo(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     groups = inputs.groups
     lengths = inputs.response_mask.bool().sum(-1)  # (B,)
     centred = groups.centred(inputs.scores)

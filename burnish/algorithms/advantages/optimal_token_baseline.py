@@ -33,7 +33,6 @@ from burnish.errors import BurnishError
 
 
 def optimal_token_baseline(inputs: AdvantageInputs, handle_zero_tail: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     columns = torch.arange(inputs.response_mask.shape[-1], device=inputs.response_mask.device)
     return against_group(inputs, columns.expand_as(inputs.response_mask), handle_zero_tail)
 

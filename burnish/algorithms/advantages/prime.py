@@ -27,7 +27,6 @@ from burnish.errors import BurnishError
 
 
 def prime(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     if inputs.process_rewards is None:
         raise BurnishError("prime needs a reward for each token, which is missing: declare Needs(process_reward=True)")
     config, groups, steps = inputs.config, inputs.groups, Steps(inputs.response_mask)

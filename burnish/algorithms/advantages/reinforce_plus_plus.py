@@ -21,7 +21,6 @@ from burnish.algorithms.steps import Steps
 
 
 def reinforce_plus_plus(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     steps = Steps(inputs.response_mask)
     rewards = steps.take(inputs.token_level_rewards)  # (tokens,)
     returns = steps.discounted_sum_to_end(rewards, inputs.config.gamma)

@@ -22,7 +22,6 @@ from burnish.algorithms.masked import masked_whiten, zero_outside
 
 
 def reinforce_plus_plus_baseline(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     centred = inputs.on_tokens(inputs.groups.centred(inputs.scores))  # (B, R)
     advantages = zero_outside(masked_whiten(centred, inputs.response_mask), inputs.response_mask)
     return advantages, advantages

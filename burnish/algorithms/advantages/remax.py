@@ -23,7 +23,6 @@ from burnish.errors import BurnishError
 
 
 def remax(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     if inputs.reward_baselines is None:
         raise BurnishError(
             "remax needs the scores of greedy answers, which are missing: declare Needs(greedy_baseline=True)"

@@ -19,7 +19,6 @@ from burnish.algorithms.advantages.inputs import AdvantageInputs
 
 
 def rloo(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     groups = inputs.groups
     others = (groups.size - 1).clamp(min=1)  # (B,)
     scale = torch.where(groups.size == 1, 1.0, groups.size.double() / others)

@@ -21,6 +21,5 @@ from burnish.algorithms.advantages.optimal_token_baseline import against_group
 def tir_optimal_token_baseline(
     inputs: AdvantageInputs, handle_zero_tail: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, both (B, R)."""
     written = inputs.response_mask.bool().cumsum(-1) - 1  # (B, R) which of the sample's own tokens this is
     return against_group(inputs, written, handle_zero_tail)

@@ -1,35 +1,13 @@
-"""Policy losses (`actor.policy_loss.loss_mode`): log-probs and advantages in, the loss of a micro-batch out.
+"""Policy losses (`actor.policy_loss.loss_mode`): `PolicyLossInputs` in, the loss of a micro-batch and its metrics out.
 
-A loss is one function in one short file:
-
-    from burnish.algorithms.losses import register_policy_loss
-
-    @register_policy_loss("plain")
-    def plain(inputs):                                       # a PolicyLossInputs, see inputs.py
-        losses = inputs.weigh(-inputs.advantages * inputs.policy_log_prob)     # (B, R)
-        return inputs.aggregate(losses), {}                                    # a scalar, and its metrics
-
-It is used with `actor_rollout_ref.actor.policy_loss.loss_mode=my.module:plain`, or by its registered name once its
-module is imported. `inputs.aggregate` divides by the counts of the whole mini-batch, so a loss written this way does
-not depend on how the batch is cut; metrics are the tallies of `algorithms/tally.py` for the same reason.
-
-A loss whose treatment of one token depends on all tokens of the mini-batch (the largest covariances, say) cannot know
-them from a micro-batch. It registers a second function, `choose(inputs, random)`, which is called once per
-mini-batch with the log-probs of a pass without gradient over all its rows. It returns a boolean tensor (B, R), and the
-loss finds its rows of it in `inputs.chosen`. `random` is a `torch.Generator` on the CPU, the same for the same step of
-the same run.
-
-What `needs` says about a loss besides its outputs: `ratio`, that it weighs tokens by their ratio to the policy that
-sampled them, so that correction weights against that policy would count twice; `skips_zero_advantage`, that a row whose
-advantages are all 0 adds nothing to the gradient, so that the row need not be computed.
-
-`regularise.py` has the entropy and KL terms, `value.py` is the critic's loss. This module imports no torch.
+A loss is one function in one short file; docs/extending.md shows one, with what its `needs` and `choose` mean. This
+module imports no torch.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from burnish.algorithms.table import NOTHING, AlgorithmTable, Entry, Fn
+from burnish.algorithms.table import AlgorithmTable, Entry
 from burnish.config.needs import Needs
 
 if TYPE_CHECKING:
@@ -39,8 +17,6 @@ if TYPE_CHECKING:
     from burnish.algorithms.tally import Metrics
 
 PolicyLoss: TypeAlias = "Callable[[PolicyLossInputs], tuple[torch.Tensor, Metrics]]"
-
-TokenChoice: TypeAlias = "Callable[[PolicyLossInputs, torch.Generator], torch.Tensor]"
 
 CLIPPED = Needs(ratio=True, skips_zero_advantage=True)
 COMPARED = Needs(ratio=True)  # a row without advantage takes part in the comparison, or has its own penalty
@@ -72,21 +48,11 @@ TABLE = AlgorithmTable(
 )
 
 
+needs_of = TABLE.needs_of  # what the run must provide for a loss
+token_choice = TABLE.load_choice  # a loss's `choose`; None for a loss that compares no tokens
+register_policy_loss = TABLE.register  # decorator: makes a function a policy loss that the configuration can name
+
+
 def policy_loss(name: str) -> PolicyLoss:
     """The function behind a name or an import path `my.module:function`."""
     return TABLE.load(name)
-
-
-def needs_of(name: str) -> Needs:
-    """What the run must provide for this loss."""
-    return TABLE.needs_of(name)
-
-
-def token_choice(name: str) -> "TokenChoice | None":
-    """The function that picks tokens of a mini-batch for this loss; None for a loss that compares none."""
-    return TABLE.load_choice(name)
-
-
-def register_policy_loss(name: str, needs: Needs = NOTHING, choose: "TokenChoice | None" = None) -> Callable[[Fn], Fn]:
-    """Decorator: makes a function a policy loss that the configuration can name."""
-    return TABLE.register(name, needs, choose)

@@ -17,20 +17,15 @@ weight is clipped; there is no second clip, and `pg_clipfrac_lower` is 0.
 import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 
 
 def cispo(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
-    config, mask = inputs.config, inputs.response_mask
+    config = inputs.config
     log_ratio = inputs.log_ratio(20).detach()
     ratio = log_ratio.exp()
     weight = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
 
     loss = inputs.aggregate(inputs.weigh(-weight * inputs.advantages * inputs.policy_log_prob))
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/pg_clipfrac": mean_over_tokens(weight != ratio, mask),
-        "actor/pg_clipfrac_lower": mean_over_tokens(torch.zeros_like(mask), mask),
-        "actor/ppo_kl": mean_over_tokens(-log_ratio, mask),
-    }
+    none = torch.zeros_like(inputs.response_mask)
+    return inputs.report(loss, pg_clipfrac=weight != ratio, pg_clipfrac_lower=none, ppo_kl=-log_ratio)

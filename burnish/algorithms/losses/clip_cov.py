@@ -21,20 +21,13 @@ import torch
 from burnish.algorithms.losses.covariance import chosen, covariance, how_many
 from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.masked import zero_outside
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 
 
 def clip_cov(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
-    mask, left_out = inputs.response_mask, chosen(inputs, "clip_cov")
-    unclipped, clipped = _both(inputs)
-
-    loss = inputs.aggregate(inputs.weigh(torch.maximum(unclipped, clipped).masked_fill(left_out, 0)))
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/pg_clipfrac": mean_over_tokens(left_out, mask),
-        "actor/ppo_kl": mean_over_tokens(-inputs.log_ratio(), mask),
-    }
+    left_out = chosen(inputs, "clip_cov")
+    loss = inputs.aggregate(inputs.weigh(torch.maximum(*_both(inputs)).masked_fill(left_out, 0)))
+    return inputs.report(loss, pg_clipfrac=left_out, ppo_kl=-inputs.log_ratio())
 
 
 def choose(inputs: PolicyLossInputs, random: torch.Generator) -> torch.Tensor:

@@ -22,13 +22,13 @@ the trust region, `pg_clipfrac_lower` of those inside whose weight is capped by 
 import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 
 EPSILON = 1e-8  # inside the logarithms of the KL
 
 
 def dppo_tv(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics; distance in probability."""
+    """Distance in probability."""
     config, (new, old) = inputs.config, [log_p.exp() for log_p in _log_probs(inputs)]
     trusted = torch.where(
         inputs.advantages > 0, new - old <= config.clip_ratio_high, new - old >= -config.clip_ratio_low
@@ -37,7 +37,7 @@ def dppo_tv(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
 
 
 def dppo_kl(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics; distance as a KL divergence of two outcomes."""
+    """Distance as a KL divergence of two outcomes."""
     config, (new, old) = inputs.config, _log_probs(inputs)
     kl = _term(old.exp(), new.exp()) + _term(-old.expm1(), -new.expm1())  # 1 - p has no digits left near p = 1
     trusted = torch.where(
@@ -58,15 +58,9 @@ def _term(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def _inside(inputs: PolicyLossInputs, trusted: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
-    mask, cap = inputs.response_mask, inputs.config.clip_ratio_c
-    log_ratio = inputs.log_ratio(20).detach()
+    cap, log_ratio = inputs.config.clip_ratio_c, inputs.log_ratio(20).detach()
     ratio = log_ratio.exp()
     losses = -inputs.advantages * ratio.clamp(max=cap) * inputs.policy_log_prob
 
     loss = inputs.aggregate(inputs.weigh(losses.masked_fill(~trusted, 0)))
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/pg_clipfrac": mean_over_tokens(~trusted, mask),
-        "actor/pg_clipfrac_lower": mean_over_tokens(trusted & (ratio > cap), mask),
-        "actor/ppo_kl": mean_over_tokens(-log_ratio, mask),
-    }
+    return inputs.report(loss, pg_clipfrac=~trusted, pg_clipfrac_lower=trusted & (ratio > cap), ppo_kl=-log_ratio)

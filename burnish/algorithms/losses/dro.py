@@ -19,19 +19,15 @@ estimator. Δ is not clamped: nothing is exponentiated, and a token far away mus
 import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 from burnish.errors import ConfigError
 
 
 def dro(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
     beta = inputs.config.policy_loss.dro_beta
     if beta <= 0:
         raise ConfigError(f"actor.policy_loss.dro_beta={beta} must be above 0: it holds the policy near the old one")
     log_ratio = inputs.log_ratio()
 
     loss = inputs.aggregate(inputs.weigh(beta / 2 * log_ratio**2 - inputs.advantages * inputs.policy_log_prob))
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/ppo_kl": mean_over_tokens(-log_ratio, inputs.response_mask),
-    }
+    return inputs.report(loss, ppo_kl=-log_ratio)

@@ -24,11 +24,10 @@ import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.masked import masked_mean
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 
 
 def geo_mean(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
     config, mask, advantages = inputs.config, inputs.response_mask, inputs.advantages
     log_ratio, sign = inputs.log_ratio(), inputs.advantages.sign()
     near = log_ratio.clamp(-config.clip_ratio_low, config.clip_ratio_high)
@@ -41,9 +40,5 @@ def geo_mean(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
 
     outside = near != log_ratio
     loss = losses.sum() / max(inputs.counts.sequences, 1)  # a row without tokens has advantage 0
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/pg_clipfrac": mean_over_tokens(outside & (advantages > 0), mask),
-        "actor/pg_clipfrac_lower": mean_over_tokens(outside & (advantages < 0), mask),
-        "actor/ppo_kl": mean_over_tokens(-log_ratio, mask),
-    }
+    up, down = outside & (advantages > 0), outside & (advantages < 0)
+    return inputs.report(loss, pg_clipfrac=up, pg_clipfrac_lower=down, ppo_kl=-log_ratio)

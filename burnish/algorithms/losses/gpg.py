@@ -11,13 +11,6 @@ How we differ: the metrics have `pg_loss` and `ppo_kl`, which shows how far the 
 implementation reports nothing.
 """
 
-import torch
+from burnish.algorithms.losses.reinforce import reinforce as gpg
 
-from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.losses.reinforce import reinforce
-from burnish.algorithms.tally import Metrics
-
-
-def gpg(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
-    return reinforce(inputs)
+__all__ = ["gpg"]

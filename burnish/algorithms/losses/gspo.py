@@ -20,11 +20,10 @@ import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.masked import masked_mean
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 
 
 def gspo(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
     config, mask, advantages = inputs.config, inputs.response_mask, inputs.advantages
     log_ratio, log_prob = inputs.log_ratio().detach(), inputs.policy_log_prob
     of_response = masked_mean(log_ratio, mask, dim=-1)[:, None]  # (B, 1)
@@ -34,9 +33,5 @@ def gspo(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     clipped = -advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
 
     loss = inputs.aggregate(inputs.weigh(torch.maximum(unclipped, clipped)), "seq-mean-token-mean")
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/pg_clipfrac": mean_over_tokens(clipped > unclipped, mask),
-        "actor/pg_clipfrac_lower": mean_over_tokens(torch.zeros_like(mask), mask),
-        "actor/ppo_kl": mean_over_tokens(-log_ratio, mask),
-    }
+    none = torch.zeros_like(mask)
+    return inputs.report(loss, pg_clipfrac=clipped > unclipped, pg_clipfrac_lower=none, ppo_kl=-log_ratio)

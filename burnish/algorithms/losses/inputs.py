@@ -9,10 +9,10 @@ import torch
 
 from burnish.algorithms.aggregate import LossCounts, aggregate
 from burnish.algorithms.masked import zero_outside
+from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
 
 if TYPE_CHECKING:
-    from burnish.config.actor import ActorConfig
-    from burnish.config.critic import CriticConfig
+    from burnish.config.actor import ActorConfig, CriticConfig
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class PolicyLossInputs:
         length = self.config.loss_scale_factor or self.max_response_length
         return aggregate(losses, self.response_mask, mode or self.config.loss_agg_mode, self.counts, length)
 
+    def report(self, loss: torch.Tensor, **by_token: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+        """What a loss returns: itself, and the metrics `actor/pg_loss` and `actor/<name>`, means over policy tokens."""
+        means = {f"actor/{name}": mean_over_tokens(values, self.response_mask) for name, values in by_token.items()}
+        return loss, {"actor/pg_loss": part_of_sum(loss), **means}
+
 
 @dataclass(frozen=True)
 class ValueLossInputs:
@@ -67,5 +72,4 @@ class ValueLossInputs:
     max_response_length: int
 
     def aggregate(self, losses: torch.Tensor) -> torch.Tensor:
-        """(B, R) → scalar, the way `critic.loss_agg_mode` says."""
         return aggregate(losses, self.response_mask, self.config.loss_agg_mode, self.counts, self.max_response_length)

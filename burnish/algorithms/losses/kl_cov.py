@@ -20,16 +20,15 @@ import torch
 
 from burnish.algorithms.losses.covariance import chosen, covariance, how_many
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 
 
 def kl_cov(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
     distance = inputs.log_ratio().abs()
     penalty = inputs.config.policy_loss.ppo_kl_coef * distance * chosen(inputs, "kl_cov")
 
     loss = inputs.aggregate(inputs.weigh(penalty - inputs.advantages * inputs.log_ratio(20).exp()))
-    return loss, {"actor/pg_loss": part_of_sum(loss), "actor/ppo_kl": mean_over_tokens(distance, inputs.response_mask)}
+    return inputs.report(loss, ppo_kl=distance)
 
 
 def choose(inputs: PolicyLossInputs, random: torch.Generator) -> torch.Tensor:

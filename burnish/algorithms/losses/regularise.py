@@ -18,25 +18,15 @@ def entropy_and_kl(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     config = inputs.config
     loss, metrics = inputs.log_prob.new_zeros(()), Metrics()
     if config.entropy_coeff != 0:
-        entropy = entropy_term(inputs)
+        if inputs.entropy is None:
+            raise BurnishError("actor.entropy_coeff is not 0, but the log-prob pass returned no entropy")
+        entropy = inputs.aggregate(inputs.entropy)
         metrics["actor/entropy_loss"] = part_of_sum(entropy)
         loss = loss - config.entropy_coeff * entropy
     if config.use_kl_loss:
-        kl = kl_term(inputs)
+        if inputs.ref_log_prob is None:
+            raise BurnishError("actor.use_kl_loss is on, but there are no log-probs of the reference policy")
+        kl = inputs.aggregate(kl_penalty(inputs.policy_log_prob, inputs.ref_log_prob, config.kl_loss_type))
         metrics |= {"actor/kl_loss": part_of_sum(kl), "actor/kl_coef": part_of_mean(config.kl_loss_coef, 1)}
         loss = loss + config.kl_loss_coef * kl
     return loss, metrics
-
-
-def entropy_term(inputs: PolicyLossInputs) -> torch.Tensor:
-    """The entropy of the policy's distribution at each sampled token, aggregated."""
-    if inputs.entropy is None:
-        raise BurnishError("actor.entropy_coeff is not 0, but the log-prob pass returned no entropy")
-    return inputs.aggregate(inputs.entropy)
-
-
-def kl_term(inputs: PolicyLossInputs) -> torch.Tensor:
-    """The distance to the reference at each sampled token (`actor.kl_loss_type`), aggregated."""
-    if inputs.ref_log_prob is None:
-        raise BurnishError("actor.use_kl_loss is on, but there are no log-probs of the reference policy")
-    return inputs.aggregate(kl_penalty(inputs.policy_log_prob, inputs.ref_log_prob, inputs.config.kl_loss_type))

@@ -13,13 +13,9 @@ How we differ: the baseline is the advantage estimator's.
 import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 
 
 def reinforce(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
     loss = inputs.aggregate(inputs.weigh(-inputs.advantages * inputs.policy_log_prob))
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/ppo_kl": mean_over_tokens(-inputs.log_ratio(), inputs.response_mask),
-    }
+    return inputs.report(loss, ppo_kl=-inputs.log_ratio())

@@ -18,21 +18,15 @@ are 0.
 import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 
 
 def sapo(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
-    config, mask, advantages = inputs.config.policy_loss, inputs.response_mask, inputs.advantages
+    config, advantages = inputs.config.policy_loss, inputs.advantages
     log_ratio = inputs.log_ratio(20)
     tau = torch.full_like(advantages, config.tau_neg).masked_fill(advantages > 0, config.tau_pos)  # (B, R)
     gate = torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau
 
     loss = inputs.aggregate(inputs.weigh(-advantages * gate), "seq-mean-token-mean")
-    nothing = mean_over_tokens(torch.zeros_like(mask), mask)
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/pg_clipfrac": nothing,
-        "actor/pg_clipfrac_lower": nothing,
-        "actor/ppo_kl": mean_over_tokens(-log_ratio, mask),
-    }
+    none = torch.zeros_like(inputs.response_mask)
+    return inputs.report(loss, pg_clipfrac=none, pg_clipfrac_lower=none, ppo_kl=-log_ratio)

@@ -14,7 +14,6 @@ from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
 
 
 def value_loss(inputs: ValueLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
     mask, reach = inputs.response_mask, inputs.config.cliprange_value
     predicted = zero_outside(inputs.vpreds, mask)  # before the square: see inputs.py
     near = predicted.clamp(inputs.values - reach, inputs.values + reach)

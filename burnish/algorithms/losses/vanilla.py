@@ -17,13 +17,12 @@ gradient beyond; `rollout_is_weights` multiply the loss of each token after clip
 import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.algorithms.tally import Metrics
 from burnish.errors import ConfigError
 
 
 def vanilla(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    """The micro-batch's share of the loss, and its metrics."""
-    config, mask = inputs.config, inputs.response_mask
+    config = inputs.config
     if config.clip_ratio_c <= 1:
         raise ConfigError(f"actor.clip_ratio_c={config.clip_ratio_c} must be above 1: it bounds the ratio from above")
 
@@ -37,10 +36,5 @@ def vanilla(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     negative = advantages < 0
     bounded = torch.where(negative, torch.minimum(losses, bound), losses)
 
-    loss = inputs.aggregate(inputs.weigh(bounded))
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/pg_clipfrac": mean_over_tokens(clipped > unclipped, mask),
-        "actor/pg_clipfrac_lower": mean_over_tokens(negative & (losses > bound), mask),
-        "actor/ppo_kl": mean_over_tokens(-log_ratio, mask),
-    }
+    loss, lower = inputs.aggregate(inputs.weigh(bounded)), negative & (losses > bound)
+    return inputs.report(loss, pg_clipfrac=clipped > unclipped, pg_clipfrac_lower=lower, ppo_kl=-log_ratio)

@@ -1,7 +1,7 @@
 """Batch sizes: responses per prompt, prompts per step, round and optimiser step, and what follows the actor's."""
 
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules.given import Given
+from burnish.config.rules import Given
 from burnish.errors import ConfigError
 
 N, N_AGENT = "actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.n_agent"
@@ -37,7 +37,6 @@ def group_size(config: PPOConfig, given: Given) -> None:
 
 
 def mini_batches(config: PPOConfig, given: Given) -> None:
-    """Whole mini-batches per step, for the actor and for the critic."""
     data, actor, critic = config.data, config.actor_rollout_ref.actor, config.critic
     if MINI not in given and actor.ppo_mini_batch_size > data.train_batch_size:
         actor.ppo_mini_batch_size = data.train_batch_size
@@ -80,7 +79,6 @@ def _generation_rounds(config: PPOConfig, given: Given) -> None:
 
 
 def check_divides(total: int, key: str, size: int, given: Given) -> None:
-    """Refuse a mini-batch that does not fit a whole number of times, and name those that do."""
     batch, mini = (
         f"{name}={value}" + ("" if name in given else " (the default)") for name, value in ((TRAIN, total), (key, size))
     )

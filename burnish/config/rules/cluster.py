@@ -1,8 +1,5 @@
 """Processes: one here or several with Ray, pools that roles run on, and models that can be shared out over them.
-
-`cluster` knows the keys alone. `devices`, called once torch is there, knows how many GPUs this machine has: only then
-is `trainer.n_gpus_per_node=auto` with Ray a number, and what depends on it is checked by the same `_split`.
-"""
+`cluster` knows the keys alone; `devices`, called once torch is there, how many GPUs this machine has."""
 
 import importlib.util
 import os
@@ -24,7 +21,7 @@ from burnish.config.placement import (
     ulysses_of,
 )
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL, PPOConfig
-from burnish.config.rules.given import Given
+from burnish.config.rules import Given
 from burnish.config.values import show
 from burnish.errors import ConfigError, NotAvailable, install_command
 
@@ -46,7 +43,13 @@ def cluster(config: PPOConfig, given: Given) -> None:
     """Choose the executor, and check what runs where. Runs after it is known which models there are."""
     _executor(config, given)
     if config.trainer.executor == "ray":
-        _need_ray(config, given)
+        spec = importlib.util.find_spec("ray")
+        if spec is None or spec.origin is None:  # a folder of that name has no origin
+            key = next((name for name in (EXECUTOR, POOLS, PER_NODE, NODES) if name in given), EXECUTOR)
+            raise ConfigError(
+                f"{key}: several processes need the package ray; install it with `{install_command('ray')}`, on every "
+                "machine in the same version"
+            )
         _pools(config, given)
         _address(config, given)
     else:
@@ -117,16 +120,6 @@ def _executor(config: PPOConfig, given: Given) -> None:
             given.say(f"{EXECUTOR}=ray, because {reason}")
     if trainer.executor == "local":
         trainer.n_gpus_per_node = 1
-
-
-def _need_ray(config: PPOConfig, given: Given) -> None:
-    spec = importlib.util.find_spec("ray")
-    if spec is None or spec.origin is None:  # a folder of that name has no origin
-        key = next((name for name in (EXECUTOR, POOLS, PER_NODE, NODES) if name in given), EXECUTOR)
-        raise ConfigError(
-            f"{key}: several processes need the package ray; install it with `{install_command('ray')}`, on every "
-            "machine in the same version"
-        )
 
 
 def _pools(config: PPOConfig, given: Given) -> None:
@@ -210,7 +203,6 @@ def _address(config: PPOConfig, given: Given) -> None:
 
 
 def _split(config: PPOConfig, given: Given) -> None:
-    """Every model against the number of processes of its pool."""
     for model in config.models:
         if model in SECTIONS:
             section = SECTIONS[model]
@@ -225,7 +217,6 @@ def _split(config: PPOConfig, given: Given) -> None:
 
 
 def _check_passes(config: PPOConfig, model: str) -> None:
-    """How a model is run against how it is shared."""
     keys, size = config.models[model], ulysses_of(config, model)
     if size > 1 and not keys.use_remove_padding:
         raise ConfigError(
@@ -259,7 +250,6 @@ def _check_policy(config: PPOConfig) -> None:
 
 
 def _check_section(config: PPOConfig, model: str, section: str, fsdp: FSDPConfig, given: Given) -> None:
-    """The keys of one `fsdp_config`."""
     processes, prefix = pool_of(config, model).processes, f"{section}.fsdp_config."
     if processes == 1:
         given.unused(
@@ -276,8 +266,7 @@ def _check_section(config: PPOConfig, model: str, section: str, fsdp: FSDPConfig
         given.say(f"{prefix}fsdp_size={fsdp.fsdp_size} is {processes} here: its pool has no more processes")
     if fsdp.offload_policy:
         names = [f"{prefix}{name}" for name in ("param_offload", "optimizer_offload") if getattr(fsdp, name)]
-        if names:
-            given.say(f"no effect: {', '.join(names)} ({prefix}offload_policy keeps all of it in host memory)")
+        given.no_effect(f"{prefix}offload_policy keeps all of it in host memory", *names)
 
 
 def _check_divides(config: PPOConfig, model: str, key: str, size: int) -> None:

@@ -5,7 +5,7 @@ from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.bounds import SECTION, rejections, weight_bounds
 from burnish.config.engines import engine_spec
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules.given import Given
+from burnish.config.rules import Given
 from burnish.config.values import show
 from burnish.errors import ConfigError, NotAvailable
 
@@ -152,7 +152,6 @@ def _bypass(config: PPOConfig, given: Given) -> None:
 
 
 def _unused(section: RolloutCorrectionConfig, measures: bool, given: Given) -> None:
-    """Keys without a correction, a threshold without a mode that looks at it, and a mode without a gap to look at."""
     keys = {
         "rollout_is": ("rollout_is_threshold", "rollout_is_batch_normalize"),
         "rollout_rs": ("rollout_rs_threshold",),

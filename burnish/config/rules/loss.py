@@ -6,7 +6,7 @@ from typing import Any
 from burnish.config.actor import LOSSES, OWN_AGGREGATION, USED_BY_LOSS
 from burnish.config.algorithm import ESTIMATORS, USED_BY
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules.given import Given
+from burnish.config.rules import Given
 from burnish.errors import ConfigError
 
 ACTOR = "actor_rollout_ref.actor"

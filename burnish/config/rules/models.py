@@ -7,9 +7,8 @@ from typing import Any
 from burnish.config.key import keys_of, read
 from burnish.config.model import ModelConfig
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import run
+from burnish.config.rules import Given, run
 from burnish.config.rules.batch import check_divides
-from burnish.config.rules.given import Given
 from burnish.errors import ConfigError, install_command
 
 FROM_ACTOR = {  # key of the process reward model → key of the actor that it follows where it is null
@@ -22,7 +21,6 @@ OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy", "enable_acti
 
 
 def critic(config: PPOConfig, given: Given) -> None:
-    """Switch the critic on or off and give it the actor's model where it has none."""
     section, estimator = config.critic, config.algorithm.adv_estimator
     if given.needs.critic and section.enable is False:
         raise ConfigError(f"critic.enable=false: algorithm.adv_estimator={estimator} needs a critic; leave it out")
@@ -102,8 +100,7 @@ def offload(config: PPOConfig, given: Given) -> None:
         names = (f"{judge}.fsdp_config.optimizer_offload", f"{judge}.enable_activation_offload")
         without_effect |= dict.fromkeys(names, "the reward model is not trained")
     for reason in dict.fromkeys(without_effect.values()):
-        if there := [name for name, why in without_effect.items() if why == reason and read(config, name)]:
-            given.say(f"no effect: {', '.join(there)} ({reason})")
+        given.no_effect(reason, *(n for n, why in without_effect.items() if why == reason and read(config, n)))
 
 
 def without_gpu(config: Any) -> list[str]:

@@ -1,15 +1,18 @@
-"""What all trainers share: required keys, paths, the run folder, resuming, frequencies, optimisers, checkpoints."""
+"""What commands share: required keys, paths, rows and output files, the run folder, resuming, frequencies, optimisers,
+checkpoints."""
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from burnish.config.actor import ALL_PARTS, CheckpointConfig
+from burnish.config.generation import EvalConfig, GenerationConfig
 from burnish.config.key import keys_of, read, write
 from burnish.config.optim import OptimConfig
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules.given import Given
-from burnish.config.trainer import RunConfig, TrainerConfig
+from burnish.config.rules import Given
+from burnish.config.trainer import RunConfig
 from burnish.config.values import show
 from burnish.errors import ConfigError
 
@@ -17,7 +20,6 @@ ACTOR, CRITIC = "actor_rollout_ref.actor.checkpoint", "critic.checkpoint"
 
 
 def expand_paths(config: Any) -> None:
-    """`~` in every key that holds a path."""
     for name, known in keys_of(type(config)).items():
         value = read(config, name)
         if known.about.path and value:
@@ -36,8 +38,53 @@ def require(config: Any, examples: Mapping[str, str]) -> None:
         raise ConfigError(f"{' and '.join(missing)} must be set, for example {shown}")
 
 
+def rows(config: PPOConfig, given: Given) -> None:
+    data = config.data
+    data.val_files = data.val_files or []
+    if data.dataset_weights is not None:
+        weights, files = data.dataset_weights, len(data.train_files)
+        if len(weights) != files:
+            raise ConfigError(f"data.dataset_weights has {len(weights)} weights for {files} files; give one for each")
+        if min(weights) < 0 or sum(weights) <= 0:
+            raise ConfigError(f"data.dataset_weights={weights}: weights are at least 0 and not all 0")
+    if not data.augment.enable:
+        for name in sorted({*given.below("data.augment")} - {"data.augment.enable"}):
+            given.say(f"{name} has no effect, because data.augment.enable is false")
+    for pair in (("curriculum.key", "curriculum.stages"), ("custom_cls.path", "custom_cls.name"),
+                 ("sampler.class_path", "sampler.class_name")):  # fmt: skip
+        there = [name for name in pair if read(data, name) is not None]
+        if len(there) == 1:
+            missing = pair[there[0] == pair[0]]
+            raise ConfigError(f"data.{there[0]} is set without data.{missing}; give both")
+
+
+def output_of_generation(config: GenerationConfig) -> None:
+    data = config.data
+    if not data.output_path.endswith(".parquet"):
+        raise ConfigError(f"data.output_path={data.output_path}: the output is a parquet file; end it with .parquet")
+    if os.path.realpath(data.output_path) == os.path.realpath(data.path):
+        raise ConfigError(
+            f"data.output_path={data.output_path} is the file of data.path, which is only read; name another file"
+        )
+
+
+def outputs_of_evaluation(config: EvalConfig) -> None:
+    """Metrics go next to the responses where nothing else is set: `out.jsonl.gz` → `out.eval.json`."""
+    data, path = config.data, Path(config.data.path)
+    own = str(path.with_name(f"{Path(path.name.removesuffix('.gz')).stem}.eval.json"))
+    data.output_path = data.output_path or own
+    if os.path.realpath(data.output_path) == os.path.realpath(data.path):
+        raise ConfigError(
+            f"data.output_path={data.output_path} is the file of responses itself, which the metrics would replace; "
+            f"name another, for example data.output_path={own}"
+        )
+    if data.scored_path and os.path.realpath(data.scored_path) == os.path.realpath(data.path):
+        raise ConfigError(f"data.scored_path={data.scored_path} is the file of responses itself; name another")
+    if data.scored_path and not data.scored_path.endswith(".parquet"):
+        raise ConfigError(f"data.scored_path={data.scored_path}: it becomes a parquet file; name it so, ….parquet")
+
+
 def trainer(section: RunConfig, has_validation: bool, given: Given) -> None:
-    """The run folder, resuming, and frequencies that can be kept."""
     if not section.default_local_dir:
         section.default_local_dir = f"outputs/{section.project_name}/{section.experiment_name}"
     for name in ("save_freq", "test_freq"):
@@ -57,24 +104,20 @@ def trainer(section: RunConfig, has_validation: bool, given: Given) -> None:
         raise ConfigError("trainer.resume_mode=resume_path needs trainer.resume_from_path=<folder>/global_step_N")
 
 
-def kept_checkpoints(section: TrainerConfig) -> None:
-    """A checkpoint holds actor and critic, so there is one number of them to keep."""
-    actor, critic = section.max_actor_ckpt_to_keep, section.max_critic_ckpt_to_keep
-    if critic is not None and critic != actor:
-        raise ConfigError(
-            f"trainer.max_critic_ckpt_to_keep={critic} with trainer.max_actor_ckpt_to_keep={show(actor)}: a checkpoint "
-            "holds actor and critic; set both to the same number, or only trainer.max_actor_ckpt_to_keep"
-        )
-
-
 def optimiser(section: OptimConfig, name: str) -> None:
-    """Adam's two decay rates."""
     if len(section.betas) != 2 or not all(0 <= beta < 1 for beta in section.betas):
         raise ConfigError(f"{name}.betas={section.betas}: must be two numbers of at least 0 and less than 1")
 
 
 def checkpoint(config: PPOConfig, given: Given) -> None:
-    """Refuse parts that no run could use; fill in derived values; warn where no run could resume."""
+    """Refuse parts that no run could use; fill in derived values; warn where no run could resume. A checkpoint holds
+    actor and critic, so there is one number of them to keep."""
+    keep, critic_keep = config.trainer.max_actor_ckpt_to_keep, config.trainer.max_critic_ckpt_to_keep
+    if critic_keep not in (None, keep):
+        raise ConfigError(
+            f"trainer.max_critic_ckpt_to_keep={critic_keep} with trainer.max_actor_ckpt_to_keep={show(keep)}: a "
+            "checkpoint holds actor and critic; set both to the same number, or only trainer.max_actor_ckpt_to_keep"
+        )
     actor, critic = config.actor_rollout_ref.actor.checkpoint, config.critic.checkpoint
     if critic.async_save is None:
         critic.async_save = actor.async_save

@@ -1,16 +1,21 @@
-"""Lengths and sampling in training, validation and `burnish generate`, and the penalty for responses near the limit."""
+"""Lengths, sampling and agent loops, in training, validation and `burnish generate`; the penalty for responses near the
+limit; and what does not go with training on text that the policy did not write."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from burnish.config.bounds import SECTION as CORRECTION
 from burnish.config.generation import GenerationConfig
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules.given import Given
+from burnish.config.rollout import BaseRolloutConfig
+from burnish.config.rules import Given
+from burnish.config.rules.correction import CORRECTING
 from burnish.errors import ConfigError
 
 ROLLOUT = "actor_rollout_ref.rollout"
 VAL = f"{ROLLOUT}.val_kwargs"
 OVERLONG = "algorithm.overlong_buffer"
+STATE_MASKING = "actor_rollout_ref.actor.state_masking"
 
 
 def lengths(config: PPOConfig, given: Given) -> None:
@@ -111,11 +116,48 @@ def generation(config: GenerationConfig, given: Given) -> None:
 
 
 def _narrows(sampling: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the parameters that change what is sampled."""
     values = {name: getattr(sampling, name) for name in names}
     return tuple(name for name, value in values.items() if (value < 1 if name == "top_p" else value > 0))
 
 
 def _report_greedy(section: str, names: tuple[str, ...], given: Given) -> None:
-    if there := [f"{section}.{name}" for name in names if f"{section}.{name}" in given]:
-        given.say(f"no effect: {', '.join(there)} ({section}.do_sample=false takes the likeliest token)")
+    there = [f"{section}.{name}" for name in names if f"{section}.{name}" in given]
+    given.no_effect(f"{section}.do_sample=false takes the likeliest token", *there)
+
+
+def agents(config: PPOConfig, given: Given) -> None:
+    """Runs before the correction is read."""
+    rollout = config.actor_rollout_ref.rollout
+    default_loop(rollout, ROLLOUT, given, do_search=config.do_search)
+    if config.actor_rollout_ref.actor.state_masking:
+        return
+    correction, log_probs, reader = config.algorithm.rollout_correction, f"{ROLLOUT}.calculate_log_probs", ""
+    if correction.rollout_is or correction.rollout_rs or correction.bypass_mode or correction.mode in CORRECTING:
+        reader = f"the keys of {CORRECTION}, which reads them"
+    elif rollout.calculate_log_probs and log_probs in given:
+        reader = f"{log_probs}=true"
+    if reader:
+        raise ConfigError(
+            f"{STATE_MASKING}=false trains on text that the rollout engine did not sample, for which there are no "
+            f"rollout log-probs; leave out {reader}"
+        )
+    rollout.calculate_log_probs = False
+    given.say(
+        f"warning: {STATE_MASKING}=false: what was retrieved and what tools said is trained on as if the policy had "
+        f"written it; {log_probs}=false with it"
+    )
+
+
+def default_loop(rollout: BaseRolloutConfig, section: str, given: Given, *, do_search: bool = False) -> None:
+    """`do_search` and `multi_turn.enable` name the loop of rows that name none."""
+    key, enable = f"{section}.agent.default_agent_loop", f"{section}.multi_turn.enable"
+    asked = {"do_search": "search_agent"} if do_search else {}
+    asked |= {enable: "tool_agent"} if rollout.multi_turn.enable else {}
+    if len(asked) > 1 and key not in given:
+        raise ConfigError(f"do_search=true and {enable}=true name different agents; keep one of them, or set {key}")
+    for switch, loop in asked.items():
+        if key not in given:
+            rollout.agent.default_agent_loop = loop
+            given.say(f"{key}={loop}, because {switch}=true")
+        elif rollout.agent.default_agent_loop.removesuffix("_loop") != loop:
+            given.say(f"{switch}=true has no effect: {key}={rollout.agent.default_agent_loop}")

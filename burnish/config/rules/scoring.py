@@ -3,10 +3,10 @@ keys."""
 
 import math
 
-from burnish.config.evaluation import EvalConfig
+from burnish.config.generation import EvalConfig
 from burnish.config.ppo import PPOConfig
 from burnish.config.reward import FUSION, LOCAL, RewardConfig, SandboxConfig
-from burnish.config.rules.given import Given
+from burnish.config.rules import Given
 from burnish.errors import ConfigError
 
 SANDBOX = "reward_model.sandbox"
@@ -39,7 +39,6 @@ def scoring(config: PPOConfig | EvalConfig, given: Given) -> None:
 
 
 def rewards(config: PPOConfig, given: Given) -> None:
-    """One reward manager, and a reward function that can be found."""
     custom, chosen = config.custom_reward_function, config.reward_manager
     custom.path = custom.path or None  # `custom_reward_function.path=` takes it back
     if custom.path is None and "custom_reward_function.name" in given:

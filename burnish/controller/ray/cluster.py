@@ -1,28 +1,34 @@
-"""Cluster: a Ray that is connected to, with its nodes and what was started on it."""
+"""Cluster: a Ray that is connected to, with its nodes and what was started on it; and what is done on the node of a
+worker process when the process itself does not answer any more."""
 
+import contextlib
 import logging
 import os
 import socket
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from burnish.controller.columns import Memo, flat
-from burnish.controller.process import Surroundings
+from burnish.controller.process import Address, Surroundings, kill_soon, tail
+from burnish.controller.wire import Memo, flat
 from burnish.controller.worker_status import quoted
 from burnish.errors import ConfigError, WorkerError
 
 if TYPE_CHECKING:
     from burnish.controller.ray.hosts import Hosts
 
+DUMP = 5.0  # seconds for a process to say where it is, or for its node to give the log
+ENDING = 10.0  # seconds for other nodes to end processes
+
 
 @dataclass
 class Cluster:
-    """A Ray that is connected to, and what was started on it."""
-
     surroundings: Surroundings
     deadline_s: float
     start_deadline_s: float
@@ -35,7 +41,6 @@ class Cluster:
     columns: Memo = field(default_factory=lambda: Memo(lambda tensor: ray.put(flat(tensor))))  # where tensors are
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The nodes that are there."""
         return [node for node in ray.nodes() if node["Alive"]]
 
     def report(self) -> str:
@@ -60,14 +65,12 @@ class Cluster:
 
     def described(self, *, on_gpus: bool = True) -> str:
         """The nodes with what they have, for messages."""
-        if not on_gpus:
-            names = [f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in self.nodes()]
-            return f"{len(names)} nodes: {'; '.join(names)}"
-        each = [
-            f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}): {node['Resources'].get('GPU', 0):g} GPUs"
-            for node in self.nodes()
-        ]
-        return f"{len(each)} nodes: {'; '.join(each)}; free now: {ray.available_resources().get('GPU', 0):g} GPUs"
+        each = []
+        for node in self.nodes():
+            gpus = f": {node['Resources'].get('GPU', 0):g} GPUs" if on_gpus else ""
+            each.append(f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}){gpus}")
+        free = f"; free now: {ray.available_resources().get('GPU', 0):g} GPUs" if on_gpus else ""
+        return f"{len(each)} nodes: {'; '.join(each)}{free}"
 
 
 def start_ray(address: str, cpus: int) -> None:
@@ -84,7 +87,7 @@ def start_ray(address: str, cpus: int) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
     try:
         ray.init(address=address, **quiet, **(own if address == "local" else {}))
-    except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
+    except Exception as error:  # Ray raises a bare one if its node takes longer than 30 s to start
         if address == "local":
             raise WorkerError(f"Ray could not be started on this machine: {error}") from error
         raise _nothing_at(address, error) from error
@@ -95,3 +98,42 @@ def _nothing_at(address: str, error: Exception) -> ConfigError:
         f"ray_init.address={address}: there is no Ray to join: {error}; start one with `ray start --head`, or leave "
         "the key (and RAY_ADDRESS) out to start one for this run"
     )
+
+
+def here() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def log_of(address: Address) -> str:
+    """The last lines of a process's log; read on the process's node where it cannot be read here."""
+    text = tail(address)
+    if text is None and address.node:
+        with contextlib.suppress(RayError):  # that node may be gone
+            text = ray.get(_on(address.node, tail, address), timeout=DUMP)
+    return text if text is not None else "(cannot be read from here)"
+
+
+def last_lines(address: Address) -> str:
+    """The same, to go below a message."""
+    return quoted(f"last lines of {address.log}", log_of(address))
+
+
+def end_processes(processes: Sequence[Address]) -> None:
+    """Make sure that processes that were asked to end have ended, on any node; on other nodes as far as possible."""
+    by_node: dict[str, list[Address]] = defaultdict(list)
+    for process in processes:
+        by_node[process.node].append(process)
+    own = by_node.pop(here(), [])
+    away = []
+    with contextlib.suppress(RayError):
+        there = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        away = [_on(node, kill_soon, those) for node, those in by_node.items() if node in there]
+    kill_soon(own)
+    if away:
+        with contextlib.suppress(RayError):
+            ray.wait(away, num_returns=len(away), timeout=ENDING)
+
+
+def _on(node: str, function: Callable[..., Any], *args: Any) -> Any:
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(*args)

@@ -14,9 +14,9 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from burnish.controller.failures import Weight
 from burnish.controller.process import say_again
-from burnish.controller.ray.nodes import last_lines
+from burnish.controller.ray.cluster import last_lines
+from burnish.controller.wire import Weight
 from burnish.controller.worker_status import late, no_room, reason
 from burnish.errors import BurnishError, DeadlineError, WorkerDied, WorkerError, WorkersLate
 from burnish.waits import Wait, ran, waiting

@@ -1,35 +1,84 @@
-"""RayWorkerGroup: the workers of one role on a cluster; `connect` gives the class of that cluster."""
+"""RayWorkerGroup: the workers of one role on a cluster, and RayPeer: one of them, as workers of other processes and the
+controller call it directly. `connect` gives the group class of a cluster."""
 
+import asyncio
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import ray
-from ray.exceptions import RayError
+from ray.cloudpickle import CloudPickler
+from ray.exceptions import RayActorError, RayError
 
 from burnish import waits
-from burnish.config.cluster import RayInitConfig
+from burnish.config.trainer import RayInitConfig
 from burnish.controller.dispatch import WorkerCall
 from burnish.controller.group import ClassWithInitArgs, WorkerGroup
+from burnish.controller.host import WorkerReply
 from burnish.controller.pool import ResourcePool
-from burnish.controller.process import Surroundings
-from burnish.controller.ray.cluster import Cluster, start_ray
+from burnish.controller.process import Address, Surroundings
+from burnish.controller.ray.cluster import DUMP, Cluster, last_lines, start_ray
 from burnish.controller.ray.future import RayFuture
-from burnish.controller.ray.hosts import Hosts
-from burnish.controller.ray.peer import Limit, RayPeer
+from burnish.controller.ray.hosts import Hosts, Process
+from burnish.controller.wire import flat, pack
 from burnish.controller.worker import Worker
-from burnish.errors import BurnishError
+from burnish.controller.worker_status import WorkerStatus, quoted, reason
+from burnish.errors import BurnishError, WorkerDied, WorkerError, WorkersLate
+from burnish.waits import waiting
 
 logger = logging.getLogger(__name__)
 
 
-class RayWorkerGroup(WorkerGroup):
-    """The workers of one role on the processes of a pool. `connect` gives the class of a cluster."""
+class RayPeer:
+    def __init__(self, role: str, process: Process, where: str, each_s: float, rounds: int):
+        self.rank, self.name = process.place.rank, f"{role}, {where}"
+        self._role, self._actor, self._address = role, process.actor, process.address
+        self._seconds = each_s * rounds
+        self._limit = f"{self._seconds:g} s ({f'{rounds} × ' if rounds > 1 else ''}trainer.worker_timeout)"
 
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        skeleton, tensors = pack((args, kwargs), CloudPickler)
+        ref = self._actor.direct.remote(self._role, method, skeleton, [flat(tensor) for tensor in tensors])
+        try:
+            with waiting("worker", "", f"{method} of {self.name}", self._seconds) as wait:
+                try:
+                    reply: WorkerReply = await asyncio.wait_for(ref, self._seconds)
+                except TimeoutError:
+                    wait.overdue()
+                    raise
+        except TimeoutError as error:
+            ray.cancel(ref)
+            late = f"{method} of {self.name} has not finished within {self._limit}"
+            raise WorkersLate(f"{late}; {await self._status()}") from error
+        except asyncio.CancelledError:
+            ray.cancel(ref)
+            raise
+        except RayActorError as error:
+            died = f"{self.name}, died while it ran {method}: {reason(str(error))}"
+            raise WorkerDied(died + await asyncio.to_thread(_last_lines, self._address)) from error
+        except RayError as error:
+            raise WorkerError(f"{method} failed on {self.name}: {reason(str(error))}") from error
+        return reply.value(f"{method} of {self.name}")
+
+    async def _status(self) -> str:
+        try:
+            there: WorkerStatus = await asyncio.wait_for(self._actor.status.remote(), DUMP)
+        except (TimeoutError, RayError):
+            return "it does not answer: stopped, or stuck"
+        return f"it {there}{quoted('where', there.stack)}"
+
+
+@lru_cache(maxsize=64)  # of a process that has died, many calls report the same
+def _last_lines(address: Address) -> str:
+    return last_lines(address)
+
+
+class RayWorkerGroup(WorkerGroup):
     cluster: ClassVar[Cluster]
 
     def __init__(self, role: str, worker_class: type[Worker], hosts: Hosts):
@@ -87,11 +136,8 @@ class RayWorkerGroup(WorkerGroup):
         return self._hosts.give(f"{self.worker_class.__name__}.{method}", "call", arguments, answering)
 
     def peers(self, rounds: int = 1) -> list[RayPeer]:
-        hosts, limit = self._hosts, Limit(self.cluster.deadline_s, rounds)
-        return [
-            RayPeer(self._role, process.place.rank, hosts.named(process), process.actor, process.address, limit)
-            for process in hosts.processes
-        ]
+        hosts, each_s = self._hosts, self.cluster.deadline_s
+        return [RayPeer(self._role, process, hosts.named(process), each_s, rounds) for process in hosts.processes]
 
     def shutdown(self) -> None:
         self._hosts.end("the run shut them down")
@@ -108,20 +154,13 @@ def _write_timeline(path: Path) -> None:
 def connect(
     ray_init: RayInitConfig,
     *,
-    processes: int,
-    logs: Path | None,
-    deadline_s: float,
-    start_deadline_s: float,
-    run: Path | None = None,
+    processes: int,  # that will be started, of all pools
+    logs: Path | None,  # folder for a log file of each; None: kept only until `disconnect`
+    deadline_s: float,  # the longest wait for one call
+    start_deadline_s: float,  # the longest wait for processes to be placed and started
+    run: Path | None = None,  # the run folder, where every process reports what it waits for
 ) -> type[RayWorkerGroup]:
-    """Start a Ray on this machine, or join the one at `ray_init.address` (or the one this process already uses).
-
-    processes         worker processes that will be started, of all pools
-    logs              folder for a log file of each; None: kept only until `disconnect`
-    deadline_s        the longest wait for one call
-    start_deadline_s  the longest wait for processes to be placed and started
-    run               the run folder, where every process reports what it waits for; None: nowhere
-    """
+    """Start a Ray on this machine, or join the one at `ray_init.address` (or the one this process already uses)."""
     ours = not ray.is_initialized()
     address = ray_init.address or os.environ.get("RAY_ADDRESS") or "local"
     if ours:

@@ -19,14 +19,12 @@ from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from burnish.controller.columns import flat, pack
 from burnish.controller.host import WorkerHost, WorkerReply
 from burnish.controller.pool import ResourcePool
 from burnish.controller.process import Address, Surroundings, enter, gpu_among
-from burnish.controller.ray import nodes
-from burnish.controller.ray.cluster import Cluster
+from burnish.controller.ray.cluster import DUMP, Cluster, end_processes, log_of
 from burnish.controller.ray.future import RayFuture
-from burnish.controller.ray.nodes import end_processes, log_of
+from burnish.controller.wire import flat, pack
 from burnish.controller.worker import WorkerPlace
 from burnish.controller.worker_status import SHOWN_WHOLE, LateProcess, WorkerStatus, no_room, reason
 from burnish.errors import BurnishError, ConfigError, DeadlineError, WorkerDied, WorkerError
@@ -41,8 +39,6 @@ AT_ONCE = 10_000  # calls of peers that a process runs at once
 
 
 class RayHost(WorkerHost):
-    """A WorkerHost as a Ray actor."""
-
     pickler = CloudPickler
 
     def __init__(self, surroundings: Surroundings, name: str):
@@ -61,19 +57,14 @@ class RayHost(WorkerHost):
 
 @dataclass
 class Process:
-    """A worker process as the controller sees it.
-
-    given       jobs given out so far: the number of the next one
-    done        jobs that are known to have ended, and
-    free_since  when the last of them was
-    """
+    """A worker process as the controller sees it."""
 
     actor: Any
     place: WorkerPlace
     address: Address
-    given: int = 0
-    done: int = 0
-    free_since: float = float("-inf")
+    given: int = 0  # jobs given out so far: the number of the next one
+    done: int = 0  # jobs that are known to have ended
+    free_since: float = float("-inf")  # when the last of them did
 
 
 class Hosts:
@@ -91,17 +82,15 @@ class Hosts:
         on_gpus = cluster.gpus(pool.device) is not None
         reserved = _reserve(cluster, pool, on_gpus)
         nodes = [node for node, count in enumerate(pool.process_on_nodes) for _ in range(count)]
-        actors = []
+        processes = []
         for place, node in zip(pool.places(), nodes, strict=True):
             there = PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=node)
             need = {"num_gpus": 1, "num_cpus": 0} if on_gpus else {"num_cpus": TINY}
             options = {"scheduling_strategy": there, "max_concurrency": AT_ONCE, **need}
-            name = f"{pool.name}-{place.rank}"
-            actors.append(ray.remote(RayHost).options(**options).remote(cluster.surroundings, name))
-        nowhere = Address(0, "", "", "", "", 0)
-        # Later than the controller's own deadline, which tells more than a collective that gave up.
-        places = [replace(place, timeout_s=cluster.deadline_s + 60) for place in pool.places()]
-        processes = [Process(actor, place, nowhere) for actor, place in zip(actors, places, strict=True)]
+            actor = ray.remote(RayHost).options(**options).remote(cluster.surroundings, f"{pool.name}-{place.rank}")
+            # Later than the controller's own deadline, which tells more than a collective that gave up.
+            place = replace(place, timeout_s=cluster.deadline_s + 60)
+            processes.append(Process(actor, place, Address(0, "", "", "", "", 0)))
         hosts = cls(pool.name, processes, cluster, reserved)
         cluster.pools.append(hosts)
         try:
@@ -162,11 +151,8 @@ class Hosts:
 
     def _parts(self, what: str, arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
         """The packed arguments of each process; the same ones are packed once."""
-        packed: dict[int, list[Any]] = {}
         try:
-            for one in arguments:
-                if id(one) not in packed:
-                    packed[id(one)] = self._packed(one)
+            packed = {key: self._packed(one) for key, one in {id(one): one for one in arguments}.items()}
         except (ObjectStoreFullError, OutOfDiskError) as error:
             raise WorkerError(
                 f"{what}: its arguments do not fit into {no_room(socket.gethostname(), str(error))}"
@@ -190,10 +176,8 @@ class Hosts:
         return parts
 
     def value_of(self, what: str, reply: WorkerReply, seconds: float) -> Any:
-        """The result of a job. Its large tensors are in the object store, are read there, and sent on as they are.
-
-        GetTimeoutError when they are not here in so many seconds.
-        """
+        """The result of a job; GetTimeoutError when it is not here in so many seconds. Its large tensors are in the
+        object store, are read there, and sent on as they are."""
         kept = {i: part for i, part in enumerate(reply.memory) if isinstance(part, ray.ObjectRef)}
         there = dict(zip(kept, ray.get(list(kept.values()), timeout=seconds), strict=True)) if kept else {}
         memory = [there.get(i, part) for i, part in enumerate(reply.memory)]
@@ -205,7 +189,6 @@ class Hosts:
         return reply._replace(memory=memory).value(what, note)
 
     def named(self, process: Process) -> str:
-        """Who and where a process is."""
         roles = f" ({', '.join(self.roles)})" if self.roles else ""
         return (
             f"rank {process.place.rank} of {process.place.world_size} of pool {self.name!r}{roles}, {process.address}"
@@ -238,7 +221,7 @@ class Hosts:
         found: dict[int, WorkerStatus | None] = dict.fromkeys(map(id, processes))
         with contextlib.suppress(RayError):
             asked = {process.actor.status.remote(): id(process) for process in processes}
-            ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=nodes.DUMP) if asked else ([], [])
+            ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=DUMP) if asked else ([], [])
             for ref in ready:
                 with contextlib.suppress(RayError):
                     found[asked[ref]] = ray.get(ref)

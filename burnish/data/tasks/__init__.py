@@ -1,10 +1,6 @@
-"""Tasks of `burnish data make`: one short file each, which turns the records of a dataset into rows, or generates them.
+"""Tasks of `burnish data make`, one file each (task.py has the contract), imported when asked for. No torch.
 
-task.py       the contract: what a task's file defines as `TASK`, and the helpers it is written with
-make.py       a task's rows, split by split, with a count of what was left out and why
-held_out.py   which questions are kept apart as the test split: by a hash, independent of order
-
-Adding a task is a file here and a line in `TASKS`. A task's file is imported when it is asked for. No torch.
+Adding a task is a file here and a line in `TASKS`.
 """
 
 import importlib
@@ -39,15 +35,14 @@ TASKS = {
 
 def find(name: str) -> str:
     """The summary of a task; ConfigError with the nearest one if there is none."""
-    if name in TASKS:
-        return TASKS[name]
-    near = nearest(name, TASKS)
-    hint = f"did you mean {near}? " if near else ""
-    raise ConfigError(f"no such task: {name}; {hint}There are: {', '.join(TASKS)}")
+    if name not in TASKS:
+        near = nearest(name, TASKS)
+        hint = f"did you mean {near}? " if near else ""
+        raise ConfigError(f"no such task: {name}; {hint}There are: {', '.join(TASKS)}")
+    return TASKS[name]
 
 
 def load(name: str) -> "Task":
-    """The task of that name."""
     find(name)
     module = importlib.import_module(f"{__name__}.{name.removesuffix('_tool')}")
     task: Task = module.TOOL_TASK if name.endswith("_tool") else module.TASK

@@ -1,12 +1,7 @@
 """Three-digit sums and differences: the task of the quickstart, made from a seed.
 
-Produces rows in the standard shape (`rows`) and the two ways of answering that SFT teaches (`scratchpad`, `direct`).
-Imports no torch.
-
-A response ends with `answer: <number>`. What comes before it is free. The scratchpad works from the last digit to
-the first; a line is `x+y+c=d,k`: digits x and y, the carry c in, the digit d to write and the carry k out
-(for `-` a borrow). Every line has the same length, each character follows from the question and the line
-before, and the line `=` repeats carry and digits in reading order. 347+586 is
+A response ends with `answer: <number>`. The scratchpad works from the last digit to the first; a line is `x+y+c=d,k`:
+digits x and y, the carry c in, the digit d to write and the carry k out (for `-` a borrow). 347+586 is
 
     7+6+0=3,1
     4+8+1=3,1
@@ -14,16 +9,14 @@ before, and the line `=` repeats carry and digits in reading order. 347+586 is
     =0933
     answer: 933
 
-Held-out questions are picked by a hash of the question itself, with the operands of a sum in order: a test question
-is never trained on, whatever the seed, nor is 586+347 where 347+586 is held out. In a difference the first number is
-the larger one, so no result is negative.
+Held-out questions are picked by a hash of the question with the operands of a sum in order, so 586+347 is not trained
+on where 347+586 is held out.
 """
 
 import random
 from typing import Any
 
-from burnish.data.tasks import held_out
-from burnish.data.tasks.task import GeneratedTask
+from burnish.data.tasks import task
 from burnish.errors import DataError
 
 DATA_SOURCE = "burnish/arithmetic"
@@ -34,26 +27,22 @@ MOST = {"train": 500_000, "test": 50_000}
 
 
 def question(a: int, op: str, b: int) -> str:
-    """What the model is asked."""
     return f"{a}{op}{b}=?"
 
 
 def solve(a: int, op: str, b: int) -> int:
-    """The right answer."""
     _check(a, op, b)
     return a + b if op == "+" else a - b
 
 
 def split_of(a: int, op: str, b: int) -> str:
-    """The split a question belongs to: by its hash, the same in every run."""
     _check(a, op, b)
     first, second = (max(a, b), min(a, b)) if op == "+" else (a, b)
-    return held_out.split_of(f"{first}{op}{second}")
+    return task.split_of(f"{first}{op}{second}")
 
 
 def questions(split: str, count: int, seed: int) -> list[tuple[int, str, int]]:
-    """`count` different questions of a split as (a, op, b)."""
-    held_out.check_split(split)
+    task.check_split(split)
     if count > MOST[split]:
         raise DataError(f"{count} different questions of the {split} split are asked for; at most {MOST[split]} can be")
     draw = random.Random(f"{DATA_SOURCE}/{split}/{seed}")
@@ -68,7 +57,6 @@ def questions(split: str, count: int, seed: int) -> list[tuple[int, str, int]]:
 
 
 def rows(split: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """`count` different questions of a split as rows to train or validate on."""
     return [
         {
             "data_source": DATA_SOURCE,
@@ -82,7 +70,6 @@ def rows(split: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def scratchpad(a: int, op: str, b: int) -> str:
-    """The answer worked out digit by digit."""
     _check(a, op, b)
     lines, digits, carry = [], "", 0
     for place in (1, 10, 100):
@@ -100,7 +87,6 @@ def direct(a: int, op: str, b: int, guess: int | None = None) -> str:
 
 
 def sft_row(a: int, op: str, b: int, response: str) -> dict[str, Any]:
-    """A question and a response to it as a conversation to learn from."""
     messages = [{"role": "user", "content": question(a, op, b)}, {"role": "assistant", "content": response}]
     return {"data_source": DATA_SOURCE, "messages": messages}
 
@@ -114,7 +100,7 @@ def _check(a: int, op: str, b: int) -> None:
         raise DataError(f"{a}-{b}: the first number of a difference is the larger one; swap them")
 
 
-TASK = GeneratedTask(
+TASK = task.GeneratedTask(
     about="The task of the quickstart: numbers from 100 to 999. The reward compares the number after `answer:`.",
     generate=lambda split, count, seed, options: rows(split, count, seed),
 )

@@ -1,16 +1,13 @@
-"""Products of two three-digit numbers, for an agent that may call a calculator. Imports no torch.
+"""Products of two three-digit numbers, for an agent that may call a calculator.
 
-The rows ask for `tool_agent` and name the built-in tool `calculator`. The reward is that of `multiply`: the number in
-the last `<answer>`, so a product worked out without the tool counts as much. a*b and b*a are one question, always
-in the same split.
+The reward is that of `multiply`, so a product worked out without the tool counts as much. a*b and b*a are one question.
 """
 
 import itertools
 import random
 
 from burnish.data.files import Row
-from burnish.data.tasks.held_out import distinct
-from burnish.data.tasks.task import GeneratedTask, rl_row
+from burnish.data.tasks.task import GeneratedTask, distinct, rl_row
 
 DATA_SOURCE = "multiply"
 TOOL = "calculator"
@@ -18,19 +15,16 @@ LOW, HIGH = 100, 999
 
 
 def questions(split: str, count: int, seed: int) -> list[tuple[int, int]]:
-    """`count` different questions of a split as their two numbers."""
     draw = random.Random(f"{TOOL}/{split}/{seed}")
     pairs = ((draw.randint(LOW, HIGH), draw.randint(LOW, HIGH)) for _ in itertools.count())
     return list(distinct(split, count, ((f"{max(pair)}*{min(pair)}", pair) for pair in pairs)))
 
 
 def question(a: int, b: int) -> str:
-    """What the model is asked."""
     return f"What is {a} * {b}?"
 
 
 def rows(split: str, count: int, seed: int = 0) -> list[Row]:
-    """`count` different questions of a split as rows to train or validate on."""
     agent = {"agent_name": "tool_agent", "tool_config": {"available_tools": [TOOL]}}
     return [
         rl_row(DATA_SOURCE, "math", question(a, b), str(a * b), question(a, b), split=split, index=i, a=a, b=b) | agent

@@ -1,16 +1,14 @@
 """Countdown: reach a target with given numbers, each used exactly once, by + - * / and brackets.
 
-Every question is made from a solution, so all can be solved: numbers are joined two at a time until one is left, by
-steps whose results are positive integers. The more numbers, the harder (`extra_info.difficulty` is their count). The
-solution is kept as `extra_info.answer`. The same numbers in another order with the same target are one question.
+Every question is made from a solution (`extra_info.answer`) whose steps all give positive integers.
+`extra_info.difficulty` is the count of numbers. The same numbers in another order are the same question.
 """
 
 import random
 from collections.abc import Iterator
 
 from burnish.data.files import Row
-from burnish.data.tasks.held_out import distinct
-from burnish.data.tasks.task import GeneratedTask, Option, Options, rl_row
+from burnish.data.tasks.task import GeneratedTask, Option, Options, distinct, rl_row
 from burnish.errors import ConfigError
 
 DATA_SOURCE = "countdown"
@@ -20,21 +18,15 @@ COUNTS = (2, 8)
 
 
 def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
-    counts = parse_counts(options["numbers"])
-    return list(distinct(split, count, _draw(random.Random(f"{DATA_SOURCE}/{split}/{seed}"), counts)))
-
-
-def parse_counts(typed: str) -> list[int]:
-    """`3,4` as the counts of numbers that questions may have."""
-    low, high = COUNTS
-    words = typed.split(",")
+    (low, high), words = COUNTS, options["numbers"].split(",")
     if not all(word.strip().isdecimal() and low <= int(word) <= high for word in words):
+        typed = options["numbers"]
         raise ConfigError(f"--numbers {typed}: write counts from {low} to {high} with commas between, e.g. 3,4")
-    return [int(word) for word in words]
+    draw = random.Random(f"{DATA_SOURCE}/{split}/{seed}")
+    return list(distinct(split, count, _draw(draw, [int(word) for word in words])))
 
 
 def _draw(draw: random.Random, counts: list[int]) -> Iterator[tuple[str, Row]]:
-    """An endless stream of rows, each with what makes its question different from others."""
     while True:
         numbers = [draw.randint(1, HIGHEST_NUMBER) for _ in range(draw.choice(counts))]
         target, solution = solve_somehow(draw, numbers)
@@ -53,7 +45,6 @@ def _draw(draw: random.Random, counts: list[int]) -> Iterator[tuple[str, Row]]:
 
 
 def solve_somehow(draw: random.Random, numbers: list[int]) -> tuple[int, str]:
-    """A value that the numbers can make, and how."""
     left = [(number, str(number)) for number in numbers]
     while len(left) > 1:
         (a, first), (b, second) = (left.pop(draw.randrange(len(left))) for _ in range(2))

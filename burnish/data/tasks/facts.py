@@ -1,12 +1,8 @@
 """Questions about invented people, for the search agent: the answers cannot be known and have to be looked up.
 
-A seed makes a world: people with invented names, and for each of them the name of a teacher, a rival, a friend and a
-guard. Produces the world as documents for the retrieval server (`corpus`, one fact each) and as questions (`rows`).
-Imports no torch.
-
-The questions of the test split are about people of whom no training question is asked; their documents are in the
-corpus as all others are. Half of all names, picked by a hash, are kept for worlds (`NEW`): whatever fine-tunes a model
-on demonstrations makes them of the other half (`TAUGHT`), so that no world has a name that the model has seen.
+A seed makes a world of facts, as documents for the retrieval server (`corpus`) and as questions (`rows`). Test
+questions are about people of whom no training question is asked. Half of all names, picked by a hash, are kept for
+worlds (`NEW`); demonstrations use the other half (`TAUGHT`), so that no world has a name that the model has seen.
 """
 
 import hashlib
@@ -17,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burnish.data.files import Row
-from burnish.data.tasks import held_out
-from burnish.data.tasks.task import GeneratedTask, Option, Options, rl_row
+from burnish.data.tasks.task import GeneratedTask, Option, Options, check_split, rl_row
 from burnish.errors import DataError
 
 DATA_SOURCE = "searchR1_facts"  # of the family that the exact-match scorer reads
@@ -37,8 +32,6 @@ NAMES = tuple(beginning + ending for beginning in BEGINNINGS for ending in ENDIN
 
 @dataclass(frozen=True)
 class Fact:
-    """`person` has this `relation` to the one whose name is `answer`."""
-
     person: str
     relation: str
     answer: str
@@ -49,12 +42,10 @@ class Fact:
 
     @property
     def query(self) -> str:
-        """A query that finds the fact."""
         return f"{self.relation} of {self.person}"
 
     @property
     def document(self) -> str:
-        """The fact as a passage with its title, as the retrieval server keeps it."""
         return f'"{self.person}"\nThe {self.relation} of {self.person} is {self.answer}.'
 
 
@@ -63,7 +54,6 @@ TAUGHT = tuple(name for name in NAMES if name not in set(NEW))
 
 
 def facts(people: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fact]:
-    """All facts about `people`; the answers are any of the `names` but their own."""
     return [
         Fact(person, relation, draw.choice([name for name in names if name != person]))
         for person in people
@@ -84,21 +74,18 @@ def world(seed: int) -> dict[str, list[Fact]]:
 
 
 def corpus(seed: int) -> list[dict[str, str]]:
-    """The documents of a world, one for each fact."""
     documents = [fact.document for part in world(seed).values() for fact in part]
     return [{"id": str(i), "contents": contents} for i, contents in enumerate(documents)]
 
 
 def write_corpus(seed: int, path: Path) -> Path:
-    """The documents as JSONL, as `burnish retriever index` reads them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(document) + "\n" for document in corpus(seed)), encoding="utf-8")
     return path
 
 
 def rows(split: str, count: int, seed: int) -> list[Row]:
-    """The first `count` questions of a split of a world."""
-    held_out.check_split(split)
+    check_split(split)
     known = world(seed)[split]
     if count > len(known):
         raise DataError(
@@ -111,7 +98,6 @@ def rows(split: str, count: int, seed: int) -> list[Row]:
 
 
 def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
-    """`rows` as `burnish data make` calls it; the corpus is written too where a file is named."""
     if options["corpus"]:
         write_corpus(seed, Path(options["corpus"]))
     return rows(split, count, seed)

@@ -1,11 +1,8 @@
-"""Geometry3K: problems about a picture, with a short answer.
-
-The column `images` is kept as it is where a record has pictures, and the problem then holds an `<image>` mark for each.
-Records without pictures, and all of them with --text-only, become text rows without marks.
-
-The task geo3k_tool has the same problems for agents. The tool `calc_geo3k_reward` tells the agent whether an answer is
-right. It gets the ground truth from the row; the model never sees it.
+"""Geometry3K: problems about a picture, with a short answer. Records without pictures, and all of them with
+--text-only, become text rows. geo3k_tool has the same problems for agents with the tool `calc_geo3k_reward`.
 """
+
+from dataclasses import replace
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub
@@ -25,18 +22,9 @@ MARK = "<image>"
 INSTRUCTION = "First reason between <think> and </think>. Then give the final answer in \\boxed{}."
 
 TOOL = "calc_geo3k_reward"
-HUB = Hub("hiyouga/geometry3k", "default")
-DATA_SOURCE = "hiyouga/geometry3k"
-READS = (
-    InputColumn(("problem",), "the problem, with <image> where a picture belongs"),
-    InputColumn(("answer",), "the answer"),
-    InputColumn(("images",), "pictures, as paths or as the hub keeps them; may be absent", required=False),
-)
-OPTIONS = (Option("text_only", False, "leave the pictures out"),)
 
 
 def read(record: Record, options: Options) -> tuple[str, str, Row]:
-    """Problem and answer of a record, and its pictures as a column, where there are any."""
     problem, images = text(record, "problem"), record.get("images")
     if images and not isinstance(images, list):
         images = [images]
@@ -66,18 +54,19 @@ def tool_row(record: Record, options: Options) -> Row:
 
 TASK = FileTask(
     about="Geometry problems with a picture each. The reward compares the last \\boxed{} and asks for <think> tags.",
-    hub=HUB,
-    reads=READS,
-    data_source=DATA_SOURCE,
+    hub=Hub("hiyouga/geometry3k", "default"),
+    reads=(
+        InputColumn(("problem",), "the problem, with <image> where a picture belongs"),
+        InputColumn(("answer",), "the answer"),
+        InputColumn(("images",), "pictures, as paths or as the hub keeps them; may be absent", required=False),
+    ),
+    data_source="hiyouga/geometry3k",
     row=row,
-    options=OPTIONS,
+    options=(Option("text_only", False, "leave the pictures out"),),
 )
 
-TOOL_TASK = FileTask(
+TOOL_TASK = replace(
+    TASK,
     about="The problems of geo3k for an agent with the tool calc_geo3k_reward, which tells it whether it is right.",
-    hub=HUB,
-    reads=READS,
-    data_source=DATA_SOURCE,
     row=tool_row,
-    options=OPTIONS,
 )

@@ -1,12 +1,10 @@
-"""GSM8K: grade-school word problems, with worked answers that end in `#### <number>`.
+"""GSM8K: grade-school word problems, with worked answers that end in `#### <number>` (the ground truth).
 
-The ground truth is that number, without commas. The worked answer is kept as `extra_info.answer`.
-
-The task gsm8k_tool has the same problems for agents. The tool `calc_gsm8k_reward` tells the agent whether an answer is
-right; the interaction `gsm8k` gives hints until it is. Both get the ground truth from the row; the model never sees it.
+gsm8k_tool has the same problems for agents: the tool `calc_gsm8k_reward` and the interaction `gsm8k` know the answer.
 """
 
 import re
+from dataclasses import replace
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub
@@ -16,17 +14,10 @@ FORM = "End with a line that holds the answer alone, like this: #### 42"
 INSTRUCTION = f"Think step by step. {FORM}"
 _NUMBER = re.compile(r"####\s*\$?\s*(-?\$?[\d,]*\.?\d+)\s*$", re.ASCII)
 
-READS = (
-    InputColumn(("question",), "the problem"),
-    InputColumn(("answer",), "the worked answer, which ends with #### and the number"),
-)
 TOOL = "calc_gsm8k_reward"
-HUB = Hub("openai/gsm8k", "main")
-DATA_SOURCE = "openai/gsm8k"
 
 
 def read(record: Record) -> tuple[str, str, str]:
-    """Question, number and worked answer of a record."""
     question, worked = text(record, "question"), text(record, "answer")
     number = _NUMBER.search(worked)
     if number is None:
@@ -51,16 +42,17 @@ def tool_row(record: Record, options: Options) -> Row:
 
 TASK = FileTask(
     about="Word problems that take two to eight steps of arithmetic. The reward compares the number after ####.",
-    hub=HUB,
-    reads=READS,
-    data_source=DATA_SOURCE,
+    hub=Hub("openai/gsm8k", "main"),
+    reads=(
+        InputColumn(("question",), "the problem"),
+        InputColumn(("answer",), "the worked answer, which ends with #### and the number"),
+    ),
+    data_source="openai/gsm8k",
     row=row,
 )
 
-TOOL_TASK = FileTask(
+TOOL_TASK = replace(
+    TASK,
     about="The problems of gsm8k for an agent with the tool calc_gsm8k_reward, which tells it whether it is right.",
-    hub=HUB,
-    reads=READS,
-    data_source=DATA_SOURCE,
     row=tool_row,
 )

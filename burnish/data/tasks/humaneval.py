@@ -1,8 +1,7 @@
 """HumanEval: Python functions to complete, given their signature and docstring. There is a test split only.
 
-The ground truth is a JSON list with one program to be run after the solution: what the prompt defines besides the
-function (tests use it as it was given, not as a solution may define it again), the tests, then `check(<function>)`. The
-signature with the published body is kept as `extra_info.answer`.
+The ground truth is one program to be run after the solution: what the prompt defines besides the function (tests use
+it as it was given, not as a solution may define it again), the tests, then `check(<function>)`.
 """
 
 import ast

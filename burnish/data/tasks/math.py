@@ -1,8 +1,4 @@
-"""Competition mathematics: a problem, and an answer in the last \\boxed{} of its solution or in a column.
-
-The ground truth is the answer as LaTeX. A solution is kept as `extra_info.answer`. Records with neither answer nor
-box are left out.
-"""
+"""Competition mathematics: a problem, and an answer (LaTeX) in a column or in the last \\boxed{} of its solution."""
 
 import re
 

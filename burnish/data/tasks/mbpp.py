@@ -1,8 +1,7 @@
 """MBPP: small Python functions, described in a sentence and checked by asserts.
 
-The prompt shows the asserts, since they alone say what the function is called. The ground truth is a JSON list of
-programs, each to be run after the solution: the imports and one assert. The published solution is kept as
-`extra_info.answer`.
+The prompt shows the asserts, since they alone say what the function is called. The ground truth is a program per
+assert, with the imports, to be run after the solution.
 """
 
 import json

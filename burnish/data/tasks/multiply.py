@@ -8,28 +8,21 @@ import re
 from collections.abc import Iterator
 
 from burnish.data.files import Row
-from burnish.data.tasks.held_out import distinct
-from burnish.data.tasks.task import GeneratedTask, Option, Options, rl_row
+from burnish.data.tasks.task import GeneratedTask, Option, Options, distinct, rl_row
 from burnish.errors import ConfigError
 
 DATA_SOURCE = "multiply"
 
 
 def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
-    digits = parse_digits(options["digits"])
-    return list(distinct(split, count, _draw(random.Random(f"{DATA_SOURCE}/{split}/{seed}"), *digits)))
-
-
-def parse_digits(typed: str) -> tuple[int, int]:
-    """`3` or `3x2` as the digits of the two numbers."""
-    found = re.fullmatch(r"([1-9])(?:x([1-9]))?", typed)
+    found = re.fullmatch(r"([1-9])(?:x([1-9]))?", options["digits"])
     if not found:
-        raise ConfigError(f"--digits {typed}: write the digits of both numbers, 1 to 9, e.g. 3 or 3x2")
-    return int(found[1]), int(found[2] or found[1])
+        raise ConfigError(f"--digits {options['digits']}: write the digits of both numbers, 1 to 9, e.g. 3 or 3x2")
+    draw = random.Random(f"{DATA_SOURCE}/{split}/{seed}")
+    return list(distinct(split, count, _draw(draw, int(found[1]), int(found[2] or found[1]))))
 
 
 def _draw(draw: random.Random, first: int, second: int) -> Iterator[tuple[str, Row]]:
-    """An endless stream of rows, each with what makes its question different from others."""
     while True:
         a, b = (draw.randint(10 ** (digits - 1), 10**digits - 1) for digits in (first, second))
         question, answer = f"What is {a} * {b}?", f"<answer>{a * b}</answer>"

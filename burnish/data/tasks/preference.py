@@ -1,29 +1,18 @@
-"""Preference pairs: two answers to one prompt, of which people chose one.
+"""Preference pairs: two answers to one prompt, of which people chose one (the forms of columns: docs/data-make.md).
 
-Reads three forms and produces one: `prompt` (messages), `chosen` and `rejected` (text).
-
-| columns | form |
-|---|---|
-| chosen, rejected | dialogues as text, turns begun by an empty line and `Human:` or `Assistant:` (Anthropic HH) |
-| chosen, rejected | conversations as messages, the answer last |
-| prompt, chosen, rejected | prompt as text, dialogue or messages; answers as text, or conversations starting with it |
-
-Text that begins like a dialogue is read as one, whichever column it is in. Both conversations must be the same up to
-the answer. Pairs that are not, that do not parse, or whose answers are equal are left out, each counted with its
-reason.
+Text that begins like a dialogue is read as one. Both conversations must be the same up to the answer.
 """
 
 import re
 from itertools import pairwise
 from typing import Any
 
-from burnish.data.chat import to_messages
+from burnish.data.chat import Message, to_messages
 from burnish.data.files import Row
 from burnish.data.sources import Hub
 from burnish.data.tasks.task import FileTask, InputColumn, LeftOut, Options, Record, is_filled, kept
 from burnish.errors import DataError
 
-Message = dict[str, Any]
 _TURN = re.compile(r"(?:^|\n\n)(Human|Assistant):")
 _ROLES = {"Human": "user", "Assistant": "assistant"}
 
@@ -38,13 +27,8 @@ def row(record: Record, options: Options) -> Row:
     if chosen == rejected:
         raise LeftOut("chosen and rejected are equal")
     more = kept(record, "score_chosen", "score_rejected", "prompt_id")
-    return {
-        "data_source": options["data_source"],
-        "prompt": prompt,
-        "chosen": chosen,
-        "rejected": rejected,
-        "extra_info": {"turns": len(prompt)} | more,
-    }
+    sides = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+    return {"data_source": options["data_source"], **sides, "extra_info": {"turns": len(prompt)} | more}
 
 
 def _prompt(record: Record) -> list[Message]:
@@ -60,7 +44,6 @@ def _prompt(record: Record) -> list[Message]:
 
 
 def _side(record: Record, name: str, given: list[Message] | None) -> tuple[list[Message], str]:
-    """One conversation as its prompt and its answer."""
     if not is_filled(record, name):
         raise LeftOut(f"'{name}' is empty")
     value = record[name]
@@ -102,7 +85,6 @@ def _dialogue(text: str) -> list[Message]:
 
 
 def _messages(record: Record, name: str) -> list[Message]:
-    """A column of messages, or, for a prompt, text."""
     try:
         return to_messages(record[name])
     except DataError as exc:

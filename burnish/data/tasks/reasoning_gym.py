@@ -1,7 +1,6 @@
 """Any task of the package reasoning-gym: puzzles made from a seed, each with its own verifier.
 
-Rows carry `data_source` reasoning_gym/<task>, the package's answer as ground truth (None where a puzzle has many), and
-in `extra_info` what the verifier needs: the question, and the puzzle's metadata as JSON text. A row is returned only
+`extra_info` has what the verifier needs: the question, and the puzzle's metadata as JSON text. A row is returned only
 if the verifier accepts the package's own answer with the metadata as stored.
 """
 
@@ -16,8 +15,7 @@ from typing import Any
 
 from burnish.config.nearest import nearest
 from burnish.data.files import Row
-from burnish.data.tasks.held_out import distinct
-from burnish.data.tasks.task import GeneratedTask, Option, Options, rl_row
+from burnish.data.tasks.task import GeneratedTask, Option, Options, distinct, rl_row
 from burnish.errors import ConfigError, DataError, install_command
 
 INSTRUCTION = "Think first; then write the answer alone, in the form asked for, between <answer> and </answer>."
@@ -28,7 +26,16 @@ _NEEDS_MORE = {"composite"}  # mixes other tasks, and asks for their configurati
 
 def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
     """As many of each task as the count allows, taken in turns."""
-    names = parse_names(options["tasks"])
+    known = sorted(set(_factory().DATASETS) - _NEEDS_MORE)
+    names = list(dict.fromkeys(name.strip() for name in options["tasks"].split(",") if name.strip()))
+    if not names:
+        example = "name tasks of reasoning-gym, e.g. --tasks chain_sum,leg_counting"
+        raise ConfigError(f"{example}; there are: {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
+            raise ConfigError(f"--tasks {name}: reasoning-gym has no such task; {hint}")
     shares = [count // len(names) + (i < count % len(names)) for i in range(len(names))]
     # Some puzzles run programs that print.
     with contextlib.redirect_stdout(io.StringIO()):
@@ -40,24 +47,7 @@ def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
     return [row for turn in itertools.zip_longest(*drawn) for row in turn if row is not None]
 
 
-def parse_names(typed: str) -> list[str]:
-    """`chain_sum,leg_counting` as names of tasks that the package has."""
-    known = sorted(set(_factory().DATASETS) - _NEEDS_MORE)
-    names = list(dict.fromkeys(name.strip() for name in typed.split(",") if name.strip()))
-    if not names:
-        raise ConfigError(
-            f"name tasks of reasoning-gym, e.g. --tasks chain_sum,leg_counting; there are: {', '.join(known)}"
-        )
-    for name in names:
-        if name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
-            raise ConfigError(f"--tasks {name}: reasoning-gym has no such task; {hint}")
-    return names
-
-
 def _factory() -> Any:
-    """The package's module that knows its tasks and makes them."""
     try:
         return importlib.import_module("reasoning_gym.factory")
     except ImportError as exc:

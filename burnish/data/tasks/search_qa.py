@@ -1,7 +1,6 @@
-"""Questions for the search agent: short factual answers, of which several may be right.
+"""Questions for the search agent: short factual answers, of which several may be right ({"target": [...]}).
 
-The prompt explains the agent's tags: <think>, <search>, <information>, <answer>. The ground truth is {"target": all
-right answers}. Rows keep the `data_source` of their record, so that a mixed file is reported by source.
+Rows keep the `data_source` of their record, so that a mixed file is reported by source.
 """
 
 from burnish.data.files import Row

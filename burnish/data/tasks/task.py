@@ -1,18 +1,25 @@
-"""The contract of a task: what its file defines as `TASK`, and the helpers it is written with.
+"""The contract of a task: what its file defines as `TASK`, the helpers it is written with, and how its rows are made.
 
-A `FileTask` turns one record of a dataset (a row as its authors published it) into one row in the standard shape; a
-`GeneratedTask` makes rows from a seed. Both read their `options`, which are flags on the command line. A record that
-cannot become a row is left out by raising `LeftOut`, and counted by its reason; a record of the wrong shape is a
-`DataError`, to which make.py adds file and row.
+A `FileTask` turns one record of a dataset into one row; a `GeneratedTask` makes rows from a seed. A question is in one
+split only, by a hash: `distinct` for questions that are made, whatever the seed and the sizes; `keep_apart` for a file
+without a test split, whatever its order.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from burnish.data.files import Row
-from burnish.data.sources import Hub
+from burnish.data.files import Row, at, columns, no_column
+from burnish.data.sources import Hub, Origin, Part, read
 from burnish.errors import DataError
+
+T = TypeVar("T")
+
+SPLITS = ("train", "test")
+TEST_ONE_IN = 10
+PATIENCE = 2000  # draws in a row without a new question, after which the search stops
 
 Record = Mapping[str, Any]
 Options = Mapping[str, Any]  # by the names of `Option`; a FileTask also gets `data_source`
@@ -130,7 +137,6 @@ def _written(value: str | int | float) -> str:
 
 
 def kept(record: Record, *names: str) -> Row:
-    """Those of the columns that the record has, for `extra_info`."""
     return {name: record[name] for name in names if record.get(name) is not None}
 
 
@@ -139,14 +145,118 @@ def _wrong_type(name: str, value: Any, expected: str) -> DataError:
 
 
 def is_filled(record: Record, name: str) -> bool:
-    """Whether the column is there and neither null nor blank."""
     value = record.get(name)
     return value is not None and not (isinstance(value, str) and not value.strip())
 
 
 def _filled(record: Record, names: Sequence[str]) -> tuple[str, Any]:
-    """The first of the columns that is filled; `LeftOut` where none is."""
     for name in names:
         if is_filled(record, name):
             return name, record[name]
     raise LeftOut(f"'{next((n for n in names if n in record), names[0])}' is empty")
+
+
+def split_of(question: str) -> str:
+    number = int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big")
+    return "test" if number % TEST_ONE_IN == 0 else "train"
+
+
+def check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise DataError(f"split '{split}' does not exist; use one of {', '.join(SPLITS)}")
+
+
+def distinct(split: str, count: int, drawn: Iterable[tuple[str, T]]) -> Iterator[T]:
+    """The first `count` things drawn whose questions differ and belong to the split. `drawn` is endless."""
+    check_split(split)
+    found, fruitless = set[str](), 0
+    for question, thing in drawn:
+        if len(found) >= count:
+            break
+        fruitless += 1
+        if question not in found and split_of(question) == split:
+            found.add(question)
+            fruitless = 0
+            yield thing
+        if fruitless > PATIENCE:
+            raise DataError(
+                f"only {len(found)} of {count} different {split} questions could be found with these options; "
+                f"ask for fewer (--{split}-size) or widen the options"
+            )
+
+
+def keep_apart(rows: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:
+    """The rows of the train split and those of the test split, which has `count` different questions."""
+    marks = [mark(row) for row in rows]
+    questions = sorted(set(marks))
+    if count >= len(questions):
+        raise DataError(
+            f"--test-size {count} leaves nothing to train on: there are {len(questions)} different questions in all; "
+            "ask for fewer"
+        )
+    chosen = set(questions[:count])
+    train = [row for row, key in zip(rows, marks, strict=True) if key not in chosen]
+    return train, [row for row, key in zip(rows, marks, strict=True) if key in chosen]
+
+
+def mark(row: Row) -> bytes:
+    """What distinguishes one question from another: the prompt, ignoring white space and case, and its pictures."""
+    parts = [f"{message['role']}: {message['content']}" for message in row["prompt"]]
+    digest = hashlib.sha256(" ".join("\n".join(parts).split()).casefold().encode())
+    for image in row.get("images") or []:  # a path, or an object with its bytes, as the hub keeps them
+        content = (image.get("bytes") or image.get("path")) if isinstance(image, dict) else image
+        content = content if isinstance(content, bytes) else str(content).encode()
+        digest.update(b"\0" + hashlib.sha256(content).digest())
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class Made:
+    rows: list[Row]
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def reasons(self) -> str:
+        """The reasons, the most frequent first; empty where nothing was left out."""
+        return "; ".join(f"{count} because {reason}" for reason, count in self.left_out.most_common())
+
+
+def from_files(task: FileTask, origin: Origin, options: Options) -> dict[str, Made]:
+    files = origin.files(task.hub)
+    made = {split: _convert(task, read(paths, origin.rename), options) for split, paths in files.items()}
+    if origin.test_size is not None:
+        train, test = keep_apart(made["train"].rows, origin.test_size)
+        made = {"train": Made(train, made["train"].left_out), "test": Made(test)}
+    return {split: Made(_placed(part.rows, split), part.left_out) for split, part in made.items()}
+
+
+def generated(task: GeneratedTask, sizes: Mapping[str, int], seed: int, options: Options) -> dict[str, Made]:
+    return {split: Made(_placed(task.generate(split, count, seed, options), split)) for split, count in sizes.items()}
+
+
+def _convert(task: FileTask, parts: Sequence[Part], options: Options) -> Made:
+    """All rows of a split, in the order of the files. `extra_info.index` counts the records, left out or not."""
+    made, index = Made([]), 0
+    for part in parts:
+        there = columns(part.records)
+        for column in task.reads:
+            if column.required and not set(column.names) & set(there):
+                needs = ", ".join(" or ".join(needed.names) for needed in task.reads if needed.required)
+                fix = f"The task reads {needs}; say which is {column.meaning}: --rename THEIRS={column.names[0]}"
+                raise no_column(part.file, "' or '".join(column.names), there, fix)
+        for i, record in enumerate(part.records):
+            try:
+                row = task.row(record, options)
+            except LeftOut as reason:
+                made.left_out[str(reason)] += 1
+            except DataError as exc:
+                raise DataError(f"{at(part.file, i)}: {exc}") from exc
+            else:
+                made.rows.append(row | {"extra_info": {"index": index} | row["extra_info"]})
+            index += 1
+    if not made.rows:
+        raise DataError(f"{parts[0].file}: none of {index} records can become a row: {made.reasons()}")
+    return made
+
+
+def _placed(rows: Sequence[Row], split: str) -> list[Row]:
+    return [row | {"extra_info": {"split": split, "index": i} | row["extra_info"]} for i, row in enumerate(rows)]

@@ -24,8 +24,6 @@ SPLITS = 64  # at most, so that one program can join them
 
 
 class Shape(NamedTuple):
-    """How an attention kernel is laid out."""
-
     rows: int  # queries in a tile
     tile: int  # tokens of keys and values per step
     warps: int
@@ -109,7 +107,6 @@ def _store(
 
 
 def store(kv: LayerKV, slots: Tensor, key: Tensor, value: Tensor) -> None:
-    """Put keys and values (T, Hkv, D) into the pool at `slots` (T,)."""
     tokens, heads, size = key.shape
     if tokens:
         width = triton.next_power_of_2(heads * size)
@@ -320,7 +317,6 @@ def _prefill(
 def paged_attention(
     query: Tensor, kv: LayerKV, where: Paged, *, scale: float, window: int | None = None, softcap: float | None = None
 ) -> Tensor:
-    """Attention output (T, H, D) of `query` (T, H, D)."""
     tokens, heads, size = query.shape
     block, kv_heads = kv.keys.shape[1:3]
     group = heads // kv_heads

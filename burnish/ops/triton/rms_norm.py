@@ -136,8 +136,6 @@ def _warps(block: int) -> int:
 
 
 class AddRmsNorm(torch.autograd.Function):
-    """`burnish.ops.rms_norm.add_rms_norm`, its kernels and what passes between them."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         x = x.contiguous()

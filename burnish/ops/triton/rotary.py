@@ -15,8 +15,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from burnish.ops.paged_attention import LayerKV
-
 TILE = 1024  # numbers of one half of the heads that a program takes: 16 heads of 128
 PROGRAMS = 660  # of the backward kernel with head norms: as many as the 132 processors of an H200 hold at once
 
@@ -209,47 +207,7 @@ def _backward_kernel(
         tl.store(target + SIZE + half, tl.sum(tl.where(is_key, sum_second, 0.0), 0), mask=in_half)
 
 
-def into_pool(
-    qkv: Tensor,
-    positions: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    kv: LayerKV,
-    slots: Tensor,
-    heads: int,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """Queries (T, H, D); keys and values are in the pool. Arguments as for `burnish.ops.rotary.rotary_store`."""
-    assert kv.addresses is not None
-    query = qkv.new_empty((len(qkv), heads, cos.shape[-1]))
-    pool = dict(addresses=kv.addresses, slots=slots, positions=positions)
-    _forward(qkv, cos, sin, heads, q_norm, k_norm, eps, query=query, **pool)
-    return query
-
-
-def into_tensors(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    heads: int,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-    copy: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (T, H, D), keys and values (T, Hkv, D); the values are a view of `qkv` without `copy`."""
-    tokens, size = len(qkv), cos.shape[-1]
-    every = qkv.shape[1] // size
-    kv_heads = (every - heads) // 2
-    query, key = qkv.new_empty((tokens, heads, size)), qkv.new_empty((tokens, kv_heads, size))
-    value = torch.empty_like(key) if copy else qkv.view(tokens, every, size)[:, heads + kv_heads :]
-    _forward(qkv, cos, sin, heads, q_norm, k_norm, eps, query=query, key=key, value=value if copy else None)
-    return query, key, value
-
-
-def _forward(
+def launch(
     qkv: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -281,43 +239,6 @@ def _forward(
         _forward_kernel[(len(qkv), triton.cdiv(written, group))](qkv, cos, sin, *pointers, eps, **sizes, **options)
 
 
-def _backward(
-    d_query: Tensor,
-    d_key: Tensor,
-    d_value: Tensor,
-    qkv: Tensor | None,
-    cos: Tensor,
-    sin: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients of `qkv` (T, (H+2*Hkv)*D), `q_norm` and `k_norm` (D,). Without head norms all three may be None.
-
-    The incoming gradients may have any strides but in their last dimension, which is contiguous.
-    """
-    tokens, heads, size = d_query.shape
-    kv_heads = d_key.shape[1]
-    every = heads + 2 * kv_heads
-    norm = qkv is not None and q_norm is not None and k_norm is not None
-    out = d_query.new_empty((tokens, every * size))
-    block, group = _tile(every, size)
-    groups = triton.cdiv(every, group)
-    programs = min(tokens, max(1, PROGRAMS // groups)) if norm else tokens
-    sums = out.new_empty((programs, groups, 2, size) if norm else 0, dtype=torch.float32)
-    if tokens:
-        incoming = d_query, d_key, d_value
-        own, query_weight, key_weight = (qkv, q_norm, k_norm) if norm else (out, out, out)
-        strides = [stride for gradient in incoming for stride in gradient.stride()[:2]]
-        sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "SIZE": size, "GROUP": group, "HALF_BLOCK": block}
-        tensors = *incoming, own, cos, sin, query_weight, key_weight, out, sums
-        _backward_kernel[(programs, groups)](*tensors, tokens, eps, *strides, **sizes, NORM=norm, num_warps=4)
-    if q_norm is None or k_norm is None:
-        return out, None, None
-    d_q_norm, d_k_norm = sums.sum((0, 1))
-    return out, d_q_norm.to(q_norm.dtype), d_k_norm.to(k_norm.dtype)
-
-
 def _tile(heads: int, size: int) -> tuple[int, int]:
     """Numbers of half a head, and heads, that a program takes: powers of two."""
     block = triton.next_power_of_2(size // 2)
@@ -325,8 +246,6 @@ def _tile(heads: int, size: int) -> tuple[int, int]:
 
 
 class Rotary(torch.autograd.Function):
-    """`burnish.ops.rotary.rotary`, its kernels and what passes between them."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -342,13 +261,35 @@ class Rotary(torch.autograd.Function):
         norm = q_norm is not None and k_norm is not None
         ctx.eps = eps
         ctx.save_for_backward(*(qkv, q_norm, k_norm) if norm else (None, None, None), cos, sin)
+        tokens, size = len(qkv), cos.shape[-1]
+        every = qkv.shape[1] // size
+        kv_heads = (every - heads) // 2
+        query, key = qkv.new_empty((tokens, heads, size)), qkv.new_empty((tokens, kv_heads, size))
         # Nothing else keeps `qkv` for the backward pass where there are no norms: a view of its values would.
-        return into_tensors(qkv, cos, sin, heads, q_norm, k_norm, eps, copy=ctx.needs_input_grad[0] and not norm)
+        copy = ctx.needs_input_grad[0] and not norm
+        value = torch.empty_like(key) if copy else qkv.view(tokens, every, size)[:, heads + kv_heads :]
+        launch(qkv, cos, sin, heads, q_norm, k_norm, eps, query=query, key=key, value=value if copy else None)
+        return query, key, value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         qkv, q_norm, k_norm, cos, sin = ctx.saved_tensors
-        d_query, d_key, d_value = (x if x.stride(-1) == 1 else x.contiguous() for x in gradients)
-        d_qkv, d_q_norm, d_k_norm = _backward(d_query, d_key, d_value, qkv, cos, sin, q_norm, k_norm, ctx.eps)
-        return d_qkv, None, None, None, d_q_norm, d_k_norm, None
+        incoming = [x if x.stride(-1) == 1 else x.contiguous() for x in gradients]  # the other strides may be any
+        (tokens, heads, size), kv_heads, norm = incoming[0].shape, incoming[1].shape[1], qkv is not None
+        every = heads + 2 * kv_heads
+        out = incoming[0].new_empty((tokens, every * size))
+        block, group = _tile(every, size)
+        groups = triton.cdiv(every, group)
+        programs = min(tokens, max(1, PROGRAMS // groups)) if norm else tokens
+        sums = out.new_empty((programs, groups, 2, size) if norm else 0, dtype=torch.float32)
+        if tokens:
+            own, query_weight, key_weight = (qkv, q_norm, k_norm) if norm else (out, out, out)
+            strides = [stride for gradient in incoming for stride in gradient.stride()[:2]]
+            sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "SIZE": size, "GROUP": group, "HALF_BLOCK": block}
+            tensors = *incoming, own, cos, sin, query_weight, key_weight, out, sums
+            _backward_kernel[(programs, groups)](*tensors, tokens, ctx.eps, *strides, **sizes, NORM=norm, num_warps=4)
+        if not norm:
+            return out, *(None,) * 6
+        d_q_norm, d_k_norm = sums.sum((0, 1))
+        return out, None, None, None, d_q_norm.to(q_norm.dtype), d_k_norm.to(k_norm.dtype), None

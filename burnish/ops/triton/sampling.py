@@ -212,7 +212,6 @@ def _place(number, ZERO_BITS: tl.constexpr):
 
 @triton.jit
 def _number(place, ZERO_BITS: tl.constexpr):
-    """The number at a place."""
     ordered = (place << ZERO_BITS).to(tl.int32)
     bits = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)) & -(1 << ZERO_BITS)
     return bits.to(tl.float32, bitcast=True)

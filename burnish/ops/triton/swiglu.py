@@ -52,7 +52,6 @@ def _backward_kernel(
 
 
 def launch(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up of the two halves of the columns of `gate_up`."""
     rows, inner = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty((rows, inner))
     if rows:
@@ -62,8 +61,6 @@ def launch(gate_up: Tensor) -> Tensor:
 
 
 class SwiGLU(torch.autograd.Function):
-    """`burnish.ops.swiglu.swiglu`, its kernels and what passes between them."""
-
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
         gate_up = gate_up.contiguous()

@@ -1,14 +1,10 @@
-"""math-verify behind `equal(answer, truth, seconds)`: asked in a separate process, so that it can be killed.
+"""math-verify behind `equal(answer, truth, seconds)`: asked in a separate process (child.py), so that it can be killed.
 
-sympy can compute for ever on a short text, in C code that no signal handler or thread can interrupt, and the library's
-own limits work in the main thread only. So child.py runs in one long-lived process per calling process, started at the
-first question, killed when an answer takes too long, and started again at the next question.
-
-What takes too long is decided by the processor time of that process, which the kernel counts: a busy machine must not
-make a right answer wrong. A process that has no answer within `WALL_SECONDS` more is an error, not an answer.
-
-Safe from any thread: questions wait for each other (that wait does not count against `seconds`). Safe after fork: the
-new process starts its own.
+sympy can compute for ever on a short text, in C code that no signal handler or thread can interrupt. So there is one
+long-lived process per calling process, started at the first question, killed when an answer takes too long. That is
+decided by the processor time of the process: a busy machine must not make a right answer wrong. A process that has no
+answer within `WALL_SECONDS` more is an error, not an answer. Safe from any thread (questions wait for each other) and
+after fork (the new process starts its own).
 """
 
 import asyncio
@@ -97,10 +93,7 @@ def _silent(seconds: float) -> WorkerError:
 
 
 def equal(answer: str, truth: str, seconds: float) -> MathVerifyAnswer:
-    """Whether math-verify finds two LaTeX texts equal.
-
-    TimeoutError: it takes more than `seconds` of processor time. WorkerError: it broke.
-    """
+    """TimeoutError: it takes more than `seconds` of processor time. WorkerError: it broke."""
     question = {"answer": answer, "truth": truth, "seconds": seconds}
     asked = _process.thread.run(_process.ask(question, seconds))
     try:

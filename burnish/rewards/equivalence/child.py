@@ -2,20 +2,17 @@
 
 Consumes calls (burnish/child): {"answer", "truth", "seconds"}. Sends an empty PART when it begins, then the answer
 {"equal", "unreadable_truth", "seconds"} with the processor time it took, or {"error"}. The first call asks whether it
-is ready: {}, or {"failed": why}.
+is ready: {}, or {"failed": why}. What it is given was written by a policy, so it is confined:
 
-What it is given was written by a policy, so it is confined:
-- **No text is evaluated.** math-verify's reader of plain expressions (`ExprExtractionConfig`) ends in sympy's
-  `parse_expr`, which is Python's `eval` behind a tokenizer: it is not used; all text goes through the LaTeX grammar.
-  There too `sympy.Number(text)` ends in `eval`, with digits only; `_number` replaces it. As a proof against what was
-  overlooked, an audit hook makes the interpreter refuse to compile text in this process, but for what libraries write
-  themselves: three modules that generate code (`collections`, `dataclasses`, sympy's monomials) and whatever runs
-  while a module is imported (sympy's units).
+- **No text is evaluated.** math-verify's reader of plain expressions ends in sympy's `parse_expr`, which is Python's
+  `eval` behind a tokenizer: it is not used; all text goes through the LaTeX grammar. There too `sympy.Number(text)`
+  ends in `eval`, with digits only; `_number` replaces it. As a proof against what was overlooked, an audit hook makes
+  the interpreter refuse to compile text in this process, but for what libraries write themselves: three modules that
+  generate code, and whatever runs while a module is imported (sympy's units).
 - The hook also refuses sockets, new processes, and opening files for writing. It is no sandbox against machine code;
   there is none to run.
 - 2 GB of memory and no file larger than nothing. It dies with its parent.
-- For each question it has so many seconds of processor time. The kernel counts them and ends the process with SIGPROF,
-  whatever it computes; a machine that is busy with other things does not use them up.
+- For each question it has so many seconds of processor time. The kernel counts them and ends the process with SIGPROF.
 """
 
 import logging
@@ -59,18 +56,12 @@ def reply(verifier: "Verifier", question: dict[str, Any]) -> dict[str, Any]:
     before = time.process_time()
     signal.setitimer(signal.ITIMER_PROF, question["seconds"])
     try:
-        equal, unreadable = verifier.equal(question["answer"], question["truth"]), False
-    except UnreadableTruth:
-        equal, unreadable = False, True
+        equal = verifier.equal(question["answer"], question["truth"])
     except Exception as error:  # noqa: BLE001  math-verify catches what sympy raises; this is something else
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return {"equal": equal, "unreadable_truth": unreadable, "seconds": time.process_time() - before}
-
-
-class UnreadableTruth(ValueError):
-    """math-verify cannot read it."""
+    return {"equal": bool(equal), "unreadable_truth": equal is None, "seconds": time.process_time() - before}
 
 
 class Verifier:
@@ -90,15 +81,14 @@ class Verifier:
         for name in ("math_verify.parser", "math_verify.grader"):  # both warn once that they have no time limit
             logging.getLogger(name).setLevel(logging.ERROR)
 
-    def equal(self, answer: str, truth: str) -> bool:
+    def equal(self, answer: str, truth: str) -> bool | None:
+        """None: math-verify cannot read the truth."""
         parsed, wanted = self._parsed(answer), self._parsed(truth)
         if not wanted:
-            raise UnreadableTruth
+            return None
         if not parsed:
             return False
-        if _are_multiples(parsed[0], wanted[0]):
-            return True
-        return bool(
+        return _are_multiples(parsed[0], wanted[0]) or bool(
             self._library.verify(wanted, parsed, allow_set_relation_comp=True, strict=True, timeout_seconds=None)
         )
 

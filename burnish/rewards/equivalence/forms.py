@@ -10,13 +10,15 @@ r"""What kind of thing an answer is: consumes tidied LaTeX, produces a `Form` wh
     \text{Evelyn}, ABCD  Words: names and phrases. Small letters alone (wxyz) are a product, a minus sign is one
     12\text{ cm}, 7\%    Scalar, with its unit and percent sign set apart
 
-A form keeps its tidied text, for judges that read text.
+A form keeps its tidied text, for judges that read text. The functions at the end see equations and inequalities from
+several sides.
 """
 
 import functools
 import re
 from dataclasses import dataclass, field
 
+from burnish.rewards.equivalence.exact import Unreadable, read
 from burnish.rewards.equivalence.latex import closing
 from burnish.rewards.equivalence.units import NUMBER_WORDS, is_unit, split_unit
 
@@ -117,10 +119,10 @@ _PHRASE = re.compile(r"(?=.*[A-Za-z]{3})(?=.* )[A-Za-z][A-Za-z .']*")
 _BASED = re.compile(r"(?=[-+]?[A-F]*\d)([-+]?[\dA-F]{1,64})_(?:\{(\d+)\}|(\d))")
 _COUNTED = re.compile(r"([-+]?\d[\d.,/]*)\s+([^\d\s].*)")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-zA-Z])\s*")
+_TURNED = {">": "<", "\\ge": "\\le"}
 
 
 def form_of(text: str, depth: int = 0) -> Form:
-    """The form of tidied LaTeX."""
     if depth > DEEPEST:
         return Scalar(text, text)
     if text.count("\\text{") == 1 and (whole := _TEXT.fullmatch(text)):
@@ -241,3 +243,49 @@ def _top(text: str, separator: re.Pattern[str]) -> list[re.Match[str]]:
 @functools.cache
 def _or_bracket(separator: re.Pattern[str]) -> re.Pattern[str]:
     return re.compile(rf"(?P<here>{separator.pattern})|\\[a-zA-Z]+|\\.|[(\[{{)\]}}]", re.DOTALL)
+
+
+def members_of(form: Form) -> Form:
+    """The set, where the answer says of a name that it lies in it."""
+    return form.sides[-1] if isinstance(form, Relation) and form.signs == ("\\in",) and form.names else form
+
+
+def right_side(equation: Relation) -> Form:
+    """What an equation says its left side is; `5=x` says it the other way round."""
+    first, last = equation.sides[0], equation.sides[-1]
+    return first if is_number(first) and not is_number(last) and last.text.isalpha() else last
+
+
+def same_name(a: Relation, b: Relation) -> bool:
+    return folded(a.sides[0]) == folded(b.sides[0])
+
+
+def is_number(form: Form) -> bool:
+    try:
+        return isinstance(form, Scalar) and read(form.core).rational is not None
+    except Unreadable:
+        return False
+
+
+def rightward(relation: Relation) -> Relation:
+    """The same with its signs turned to < and \\le where all of them can be."""
+    if not relation.signs or not set(relation.signs) <= _TURNED.keys():
+        return relation
+    signs = tuple(_TURNED[sign] for sign in reversed(relation.signs))
+    return Relation(relation.text, relation.sides[::-1], signs)
+
+
+def as_interval(inequality: Relation) -> SequenceForm | None:
+    """a<x, x<b and a<x<b as intervals, where x is a letter."""
+    turned = rightward(inequality)
+    sides = turned.sides
+    if not set(turned.signs) <= {"<", "\\le"} or len(sides) > 3:
+        return None
+    below, above = Scalar("-\\infty", "-\\infty"), Scalar("\\infty", "\\infty")
+    letters = [len(side.text) == 1 and side.text.isalpha() for side in sides]
+    opening, end = ("(" if turned.signs[0] == "<" else "["), (")" if turned.signs[-1] == "<" else "]")
+    if letters == [False, True, False]:
+        return SequenceForm(turned.text, opening, end, (sides[0], sides[2]))
+    if letters == [True, False]:
+        return SequenceForm(turned.text, "(", end, (below, sides[1]))
+    return SequenceForm(turned.text, opening, ")", (sides[0], above)) if letters == [False, True] else None

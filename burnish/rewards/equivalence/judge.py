@@ -1,23 +1,9 @@
-r"""`equivalent(answer, truth)`: whether two answers are the same mathematics. Consumes text, produces an `Equivalence`.
+r"""`equivalent(answer, truth)`: whether two answers are the same mathematics (docs/math-rewards.md has the rules).
 
 Both are tidied, cut into forms and compared part by part. What is certain is decided here, in both directions: equal
-text, words, units, and numbers, by exact arithmetic. What is left (letters, functions, higher roots, systems of
-inequalities, …) is put to math-verify, which has `seconds` of processor time for all of it: past that the answer counts
-as not equal, and the verdict says `timed_out`, because it is the response's text that is at fault. It says
-`unreadable_truth` where math-verify cannot read the truth. If math-verify itself fails, that is a WorkerError.
-
-The truth sets the measure:
-- a list without brackets (`1,2`) and a set hold their members in any order, a list of words or letters in its own;
-- brackets count: (1,2), [1,2] and \{1,2\} are three answers, only the last of which is also `1,2`;
-- `x=5` and `5` are equal, where the left side is a name; `x^2=4` and `4` are not, nor `x+y=0` and `0`. A sum of names
-  is dropped of an answer: `m+n=7` is 7. Equations and inequalities are equal where one is a multiple of the other;
-- of an answer what follows \approx is dropped: `\frac13\approx0.333` is \frac13;
-- where the truth is the letter of a choice, only the letter counts: `(B) 12` is B;
-- units may be missing, and unknown ones are ignored, but two different known ones (cm, m) are not equal;
-- 50\% is 50 and also 0.5; 6:8 is 3:4;
-- a decimal fraction equals a number that it is the correct rounding of, if six or more significant digits stand behind
-  its point (0.333333 is 1/3, 0.33 is not). With `tolerance` it also equals an irrational number that is as close to it
-  in proportion, or that would be it if π were 3.14.
+text, words, units, and numbers, by exact arithmetic. What is left is put to math-verify, which has `seconds` of
+processor time for all of it: past that the answer counts as not equal, and the verdict says `timed_out`, because it is
+the response's text that is at fault. If math-verify itself fails, that is a WorkerError.
 """
 
 import functools
@@ -26,24 +12,11 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from burnish.rewards.equivalence import exact
-from burnish.rewards.equivalence.forms import (
-    Form,
-    Matrix,
-    Ratio,
-    Relation,
-    Scalar,
-    SequenceForm,
-    Union,
-    Words,
-    folded,
-    form_of,
-)
+from burnish.rewards.equivalence import exact, forms
+from burnish.rewards.equivalence.exact import read
+from burnish.rewards.equivalence.forms import Form, Matrix, Ratio, Relation, Scalar, SequenceForm, Union, Words
 from burnish.rewards.equivalence.latex import tidy
-from burnish.rewards.equivalence.question import letters_of, may_be_read, texts_of
-from burnish.rewards.equivalence.reader import read
-from burnish.rewards.equivalence.relations import as_interval, is_number, members_of, right_side, rightward, same_name
-from burnish.rewards.equivalence.units import split_unit
+from burnish.rewards.equivalence.units import is_unit, split_unit
 
 DEFAULT_SECONDS = 5.0
 LONGEST = 2_000  # characters; what is longer equals nothing
@@ -56,6 +29,13 @@ _INTEGER = re.compile(r"-?\d{1,1000}", re.ASCII)
 _DECIMAL = re.compile(r"[-+]?(\d*)\.(\d+)")
 _LABELLED = re.compile(r"(?:\\text\{\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\)|([A-J])[:.)])\s*(?!.*\b[A-J]\b)\S.*")
 _SPACED_UNIT = re.compile(r"(?<=\d)\s+([msghl])\s*$")
+# What math-verify may read. No quotes and no names with two underscores: nothing that reads as Python.
+_MATHEMATICAL = re.compile(r"[A-Za-z0-9\s\\{}()\[\]^_+\-*/=<>|.,:;!&%]*")
+_OVERLOOKED = re.compile(r"__|\\text|\d_")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_BARE_FRACTION = re.compile(r"\\frac\s*(\\pi|\d)(?:\s*(\\pi|\d))?")  # \frac\pi2 it does not read
+_COMMAND = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+")
+_CAPITAL = re.compile(r"\\[a-zA-Z]+|[A-Z]")
 
 
 @dataclass(frozen=True)
@@ -89,7 +69,7 @@ def equivalent(answer: str, truth: str, seconds: float = DEFAULT_SECONDS, tolera
 
 @functools.lru_cache(maxsize=4096)  # the responses to one prompt share their truth, and often their answers
 def _form(text: str) -> Form:
-    return form_of(tidy(text))
+    return forms.form_of(tidy(text))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -97,11 +77,11 @@ def _said(answer: str, choice: bool) -> Form:
     """The form of an answer, without what only explains it."""
     text = tidy(_SPACED_UNIT.sub(r"\\text{ \1}", answer))
     if choice and (label := _LABELLED.fullmatch(text)):
-        return form_of(label[1] or label[2] or label[3])
+        return forms.form_of(label[1] or label[2] or label[3])
     before, approximately, _ = text.partition("\\approx")
     if approximately and before and ("=" in before or not letters_of(before)):
         text = before
-    return form_of(text)
+    return forms.form_of(text)
 
 
 class _Comparison:
@@ -114,13 +94,13 @@ class _Comparison:
         self.unreadable_truth = False
 
     def equal(self, answer: Form, truth: Form) -> bool:
-        answer, truth = members_of(answer), members_of(truth)
+        answer, truth = forms.members_of(answer), forms.members_of(truth)
         if answer == truth:
             return True
         if isinstance(answer, Relation) or isinstance(truth, Relation):
             return self.relations(answer, truth)
         if isinstance(answer, Words) or isinstance(truth, Words):
-            return folded(answer) == folded(truth)
+            return forms.folded(answer) == forms.folded(truth)
         match answer, truth:
             case Scalar(), Scalar():
                 return self.scalars(answer, truth)
@@ -217,7 +197,8 @@ class _Comparison:
     def ratios(self, answer: Ratio, truth: Ratio) -> bool:
         """6:8 is 3:4. Times of day are no ratios."""
         items = [*answer.items, *truth.items]
-        if len(answer.items) != len(truth.items) or not all(map(is_number, items)) or any(map(_is_of_time, items)):
+        are_numbers = all(map(forms.is_number, items)) and not any(map(_is_of_time, items))
+        if len(answer.items) != len(truth.items) or not are_numbers:
             return self.in_order(answer.items, truth.items)
         a, b = ([read(item.text) for item in form.items] for form in (answer, truth))
         return all(exact.same(exact.multiply(x, b[0]), exact.multiply(y, a[0])) for x, y in zip(a, b, strict=True))
@@ -232,22 +213,22 @@ class _Comparison:
             assert isinstance(answer, Relation)
             if answer.is_equation:
                 return self.said_of(answer, truth)
-            interval = as_interval(answer)
+            interval = forms.as_interval(answer)
             return self.equal(interval, truth) if interval else self.unlike(answer, truth)
         if not isinstance(answer, Relation):
             if truth.names:
                 return self.equal(answer, truth.sides[-1])
-            if truth.is_equation and is_number(truth.sides[0]):  # 0.56 = 56\%
+            if truth.is_equation and forms.is_number(truth.sides[0]):  # 0.56 = 56\%
                 return any(self.equal(answer, side) for side in truth.sides)
             if truth.is_equation:
                 return False
-            interval = as_interval(truth)
+            interval = forms.as_interval(truth)
             return self.equal(answer, interval) if interval else self.unlike(answer, truth)
-        answer, truth = rightward(answer), rightward(truth)
+        answer, truth = forms.rightward(answer), forms.rightward(truth)
         if answer.signs == truth.signs:
             if answer.sides == truth.sides:
                 return True
-            if truth.names and answer.names and same_name(answer, truth):
+            if truth.names and answer.names and forms.same_name(answer, truth):
                 return self.equal(answer.sides[-1], truth.sides[-1])
             if len(truth.signs) > 1 or not (letters_of(answer.text) and letters_of(truth.text)):
                 return self.in_order(answer.sides, truth.sides)
@@ -257,7 +238,7 @@ class _Comparison:
         """Whether an answer that is an equation gives a truth that is none: a name and the value, or a computation."""
         if equation.names or equation.adds_names:
             return self.equal(equation.sides[-1], truth)
-        if right_side(equation) is equation.sides[0]:  # 5=x
+        if forms.right_side(equation) is equation.sides[0]:  # 5=x
             return self.equal(equation.sides[0], truth)
         return not letters_of(equation.text) and all(self.equal(side, truth) for side in equation.sides)
 
@@ -311,3 +292,38 @@ def _is_set(form: Form) -> bool:
     if isinstance(form, Relation):
         return not form.is_equation
     return isinstance(form, Union) or _SET.search(form.text) is not None
+
+
+def texts_of(answer: Form, truth: Form) -> tuple[str, str]:
+    """Both without their units, and with capitals that are no small letters, where one text has both."""
+    said, wanted = _without_units(answer), _without_units(truth)
+    if not (_one_case(said) and _one_case(wanted)):  # math-verify takes capitals for small letters
+        said, wanted = (
+            _CAPITAL.sub(lambda match: match[0] + "_{0}" * (len(match[0]) == 1), text) for text in (said, wanted)
+        )
+    return said, wanted
+
+
+def may_be_read(text: str) -> bool:
+    """Of words and of the base of a number math-verify takes no notice."""
+    return _MATHEMATICAL.fullmatch(text) is not None and not _OVERLOOKED.search(text)
+
+
+def letters_of(text: str) -> set[str]:
+    """The letters that stand for something."""
+    return {character for character in _COMMAND.sub("", text) if character.isalpha()}
+
+
+def _without_units(form: Form) -> str:
+    """The text for math-verify, which takes `1,234` for one number and `1, 234` for two, as `tidy` does with `;`."""
+    if isinstance(form, Scalar):
+        text = form.core
+    else:
+        text = _TEXT.sub(lambda words: "" if is_unit(words[1]) else words[0], form.text).replace("%", "")
+    braced = _BARE_FRACTION.sub(lambda part: f"\\frac{{{part[1]}}}" + (f"{{{part[2]}}}" if part[2] else ""), text)
+    return braced.replace(";", ", ")
+
+
+def _one_case(text: str) -> bool:
+    letters = letters_of(text)
+    return not any(letter.islower() and letter.upper() in letters for letter in letters)

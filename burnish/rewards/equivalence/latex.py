@@ -1,10 +1,7 @@
-r"""One spelling for what LaTeX can write in many: consumes an answer as written, produces the same answer tidied.
+r"""One spelling for what LaTeX can write in many: `tidy(r"$\left( 3,\ \dfrac 12 \right)$.")` is `(3,\frac12)`.
 
-`tidy` removes what only shapes the page (spaces, \left, \displaystyle, dollar signs of a formula, a final full stop),
-writes every command in one form (\dfrac and \tfrac as \frac, \leq and ≤ as \le, \mbox and \mathrm as \text, − as -) and
-drops currency and degree signs. Nothing here judges: two answers that differ after this may still be equal.
-
-    tidy(r"$\left( 3,\ \dfrac 12 \right)$.")   ->   r"(3,\frac12)"
+It removes what only shapes the page, writes every command in one form and drops currency and degree signs. Nothing here
+judges: two answers that differ after this may still be equal.
 """
 
 import re

@@ -1,9 +1,8 @@
 r"""Units and other words behind a number: `12\text{ cm}^2` is 12 with the unit cm^2, `7\%` is 7 with a percent sign.
 
-Words in \text{…} behind an expression are its unit, unless they say more than a unit does (`5\text{ or 6}`). Without
-\text, only the words known here are (a single letter could be a variable, but not in m/s). Two answers with different
-units that are both known here are different answers: 5 cm is not 5 m, nor 5 cm^2. Unknown ones say nothing. Words for
-a magnitude are no unit, they multiply: `5\text{ million dollars}` is 5000000.
+Words in \text{…} behind an expression are its unit, unless they say more than a unit does (`5\text{ or 6}`); without
+\text, only the words known here (a single letter could be a variable, but not in m/s). Words for a magnitude multiply:
+`5\text{ million dollars}` is 5000000.
 """
 
 import re
@@ -22,31 +21,14 @@ _MAGNITUDES = {
     **{"millionth": "10^{-6}", "billionth": "10^{-9}"},
 }
 
-#: One name for each unit; plural forms are found by their singular.
-_SYNONYMS = {
-    **dict.fromkeys(("mm", "millimeter", "millimetre"), "mm"),
-    **dict.fromkeys(("cm", "centimeter", "centimetre"), "cm"),
-    **dict.fromkeys(("m", "meter", "metre"), "m"),
-    **dict.fromkeys(("km", "kilometer", "kilometre"), "km"),
-    **dict.fromkeys(("in", "inch", "inche"), "inch"),
-    **dict.fromkeys(("ft", "foot", "feet"), "foot"),
-    **dict.fromkeys(("yd", "yard"), "yard"),
-    **dict.fromkeys(("mi", "mile"), "mile"),
-    **dict.fromkeys(("mg", "milligram"), "mg"),
-    **dict.fromkeys(("g", "gram"), "g"),
-    **dict.fromkeys(("kg", "kilogram"), "kg"),
-    **dict.fromkeys(("lb", "pound"), "pound"),
-    **dict.fromkeys(("oz", "ounce"), "ounce"),
-    **dict.fromkeys(("ml", "milliliter", "millilitre"), "ml"),
-    **dict.fromkeys(("l", "liter", "litre"), "litre"),
-    **dict.fromkeys(("s", "sec", "second"), "second"),
-    **dict.fromkeys(("min", "minute"), "minute"),
-    **dict.fromkeys(("h", "hr", "hour"), "hour"),
-    **dict.fromkeys(("yr", "year"), "year"),
-    **dict.fromkeys(("mph",), "mile/hour"),
-    **dict.fromkeys(("kmh", "kph"), "km/hour"),
-    **{word: word for word in "am pm day week month cent dollar acre gallon radian degree".split()},
-}
+#: One name for each unit, the first of its line; plural forms are found by their singular.
+_UNITS = """
+    mm millimeter millimetre; cm centimeter centimetre; m meter metre; km kilometer kilometre; inch in inche
+    foot ft feet; yard yd; mile mi; mg milligram; g gram; kg kilogram; pound lb; ounce oz; ml milliliter millilitre
+    litre l liter; second s sec; minute min; hour h hr; year yr; mile/hour mph; km/hour kmh kph
+    am; pm; day; week; month; cent; dollar; acre; gallon; radian; degree
+"""
+_SYNONYMS = {name: names[0] for names in map(str.split, re.split("[;\n]", _UNITS)) for name in names}
 _ALSO = set(
     "unit square cubic sq cu per usd euro rupee yen degree percent percentage person people student child children man "
     "men woman women coin ball card book apple ticket way time point digit number value integer solution triangle "
@@ -69,14 +51,14 @@ class Quantity(NamedTuple):
 
 
 def split_unit(text: str) -> Quantity:
-    """A tidied answer without the words behind it."""
     unit = None
     while found := _IN_TEXT.fullmatch(text) or _PLAIN.fullmatch(text):
         in_text = found.re is _IN_TEXT
         words = " ".join(found[2].casefold().replace(".", "").split())
         power = found[3] or found[4]
         canonical = _canonical(words + (f"^{power}" if power else ""))
-        if not (is_unit(words) if in_text else (canonical and "/" in canonical) or _are_known(words)):
+        known = all(_singular(word) in _ALONE or word in _ALONE for word in re.split(r"[ /]+", words) if word)
+        if not (is_unit(words) if in_text else (canonical and "/" in canonical) or known):
             break
         text = found[1].rstrip("\\ ,")
         first, _, rest = words.partition(" ")
@@ -93,10 +75,6 @@ def split_unit(text: str) -> Quantity:
 def is_unit(words: str) -> bool:
     """Whether the words in a \\text{…} can be no more than a unit."""
     return _ONLY_WORDS.fullmatch(words) is not None and not _SAYS_MORE.search(words)
-
-
-def _are_known(words: str) -> bool:
-    return all(_singular(word) in _ALONE or word in _ALONE for word in re.split(r"[ /]+", words) if word)
 
 
 def _canonical(words: str) -> str | None:

@@ -1,63 +1,107 @@
-"""Reward managers: put the scores of a batch on its tokens (`reward_model.reward_manager`).
+"""Reward managers: put the scores of a batch on its tokens (`reward_model.reward_manager`; docs/rewards.md).
 
-A manager is constructed as `cls(tokenizer=, num_examine=, compute_score=, reward_fn_key=)` and called as
-`manager(data, return_dict=False)`; it gives the reward tensor (B, R), or with `return_dict` a dict of `reward_tensor`
-and `reward_extra_info` (lists of B values; those under `new_prompts` are lists of rows to train on, not metrics). A
-user's class has the same shape and is named by import path (`package.module:Class`, `my_manager.py:Class`) or by
-`reward_manager.source=importlib` and `reward_manager.module.*`.
-
-The managers differ only in how the function is called; the scores are the same.
-- `naive` calls it for one sample at a time, in `reward.num_workers` processes.
-- `prime` is naive with more processes and a longer time limit (`config/rules/scoring.py`), for slow checks.
-- `dapo` is another name for `naive`: its penalty for responses near the length limit is `algorithm.overlong_buffer`,
-  which works with every manager.
-- `batch` calls a function that takes lists once, with all samples. A function in that form needs a manager with
-  `takes_batches = True`.
-
-How a step uses one:
-- A class with `takes_results = True` also has `score(data) -> list[ScoreResult]`, one result per row: the one in the
-  column `score_result` if that is not None, else a new one. The trainer calls `score`; drops the rows
-  that could not be scored, as `failures.apply_policy` says; writes the results of the others into the column; and calls
-  the manager with those rows, to place the scores. If its `compute_score` is the configured function, and one that
-  takes single samples (`Scoring.one_by_one`), they are scored as each trajectory finishes, and `score` finds all of
-  them in the column.
-- Any other class is only called, with all rows, and computes its scores itself. A reward that an agent
-  loop gave is in `score_result`, which is None elsewhere.
+The built-in ones differ only in how the function is called: `prime` is `naive` with more processes and a longer time
+limit (`config/rules/scoring.py`); `dapo` is another name for `naive`, as `algorithm.overlong_buffer` works with every
+manager; a function that takes lists needs `takes_batches = True`. Of a class with `takes_results = True` the trainer
+calls `score`, drops the rows that could not be scored, writes the results of the others into the column `score_result`,
+and calls the manager with those rows; any other class is only called, with all rows, and computes its scores itself.
 """
 
-import difflib
-import importlib
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from burnish.config.reward import RewardManagerConfig
+from burnish.config.reward import RewardManagerConfig, RewardModelConfig
 from burnish.errors import ConfigError
+from burnish.protocol import DataProto
+from burnish.rewards.contract import FunctionSpec, ScoreResult
 from burnish.rewards.function import NEEDS_BATCH
-from burnish.rewards.managers.protocol import RewardManager, adapt_manager
 from burnish.rewards.scoring import Scoring
-from burnish.user_code import load_object, load_target
+from burnish.user_code import load_object, load_target, nearest
 
-if TYPE_CHECKING:
-    from burnish.config.ppo import PPOConfig
-
-_NAIVE = ("burnish.rewards.managers.naive", "NaiveRewardManager")
-#: name → module and class.
-MANAGERS: dict[str, tuple[str, str]] = {
+_NAIVE = "burnish.rewards.managers.naive:NaiveRewardManager"
+#: name → class.
+MANAGERS = {
     "naive": _NAIVE,
-    "batch": ("burnish.rewards.managers.batch", "BatchRewardManager"),
+    "batch": "burnish.rewards.managers.batch:BatchRewardManager",
     "prime": _NAIVE,
     "dapo": _NAIVE,
 }
 
 
-def load_manager(config: "PPOConfig", tokenizer: Any, num_examine: int, scoring: Scoring) -> RewardManager:
-    """The manager that the configuration names, constructed and, if it is a user's, adapted."""
-    cls, key = find_manager(config.reward_manager, config.reward_model.reward_manager)
+class RewardManager(Protocol):
+    """What the trainer uses of a manager."""
+
+    takes_results: bool  # it has `score`, and places the results that rows carry
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def spec(self) -> FunctionSpec | None:
+        """The function by which each sample can be scored as its trajectory finishes; None: scored all together."""
+
+    def __call__(self, data: DataProto, return_dict: bool = False) -> Any:
+        """The rewards (B, R); with `return_dict` {"reward_tensor": …, "reward_extra_info": …}."""
+
+    def score(self, data: DataProto) -> list[ScoreResult]:
+        """One result per row; only where `takes_results`."""
+
+    def check_row(self, row: Mapping[str, Any]) -> str | None:
+        """What keeps a row from being scored, naming the field, or None; asked when a dataset is loaded."""
+
+    def close(self) -> None:
+        """End the processes that score."""
+
+
+class UserManager:
+    """A user's own manager: it has to be callable, and may have the rest."""
+
+    def __init__(self, manager: Any):
+        self.manager, self.name = manager, type(manager).__name__
+        self.takes_results = bool(getattr(manager, "takes_results", False))
+        self.spec = spec_of(getattr(manager, "compute_score", None)) if self.takes_results else None
+
+    def __call__(self, data: DataProto, return_dict: bool = False) -> Any:
+        return self.manager(data, return_dict=return_dict)
+
+    def score(self, data: DataProto) -> list[ScoreResult]:
+        results: list[ScoreResult] = self.manager.score(data)
+        return results
+
+    def check_row(self, row: Mapping[str, Any]) -> str | None:
+        check = getattr(self.manager, "check_row", None)
+        return check(row) if check else None
+
+    def close(self) -> None:
+        if close := getattr(self.manager, "close", None):
+            close()
+
+
+def adapt_manager(manager: Any) -> RewardManager:
+    """The manager itself where it is one of burnish's, else behind the adapter."""
+    from burnish.rewards.managers.naive import NaiveRewardManager
+
+    adapted: RewardManager = manager if isinstance(manager, NaiveRewardManager | UserManager) else UserManager(manager)
+    return adapted
+
+
+def spec_of(function: Any) -> FunctionSpec | None:
+    """The spec of a function that scores single samples."""
+    return None if isinstance(function, Scoring) and not function.one_by_one else getattr(function, "spec", None)
+
+
+def load_manager(
+    chosen: RewardManagerConfig, section: RewardModelConfig, tokenizer: Any, num_examine: int, scoring: Scoring
+) -> RewardManager:
+    """The manager of `reward_manager`, else of `reward_model.reward_manager`; a user's one is adapted."""
+    cls, key = _find_manager(chosen, section.reward_manager)
     arguments = {
         "tokenizer": tokenizer,
         "num_examine": num_examine,
         "compute_score": scoring,
-        "reward_fn_key": config.data.reward_fn_key,
+        "reward_fn_key": scoring.reward_fn_key,
     }
     if not scoring.one_by_one and not getattr(cls, "takes_batches", False):
         raise ConfigError(f"{scoring.spec.key}, with {key}: {NEEDS_BATCH}")
@@ -76,21 +120,17 @@ def load_manager(config: "PPOConfig", tokenizer: Any, num_examine: int, scoring:
     return adapt_manager(cls(**arguments))
 
 
-def find_manager(chosen: RewardManagerConfig, default: str) -> tuple[Any, str]:
-    """(class, the key and value that named it): `reward_manager`, or else `reward_model.reward_manager` (`default`)."""
+def _find_manager(chosen: RewardManagerConfig, default: str) -> tuple[Any, str]:
+    """(class, the key and value that named it)"""
     if chosen.source == "importlib":
         name, keys = chosen.module.name or chosen.name, ("reward_manager.module.path", "reward_manager.module.name")
         return load_object(chosen.module.path, name, *keys), f"{keys[1]}={name}"
     name = chosen.name or default
     chosen_by = "reward_manager.name" if chosen.name else "reward_model.reward_manager"
     key = f"{chosen_by}={name}"
-    if name in MANAGERS:
-        module, cls = MANAGERS[name]
-        return getattr(importlib.import_module(module), cls), key
-    if ":" not in name and "." not in name:
-        near = difflib.get_close_matches(name, MANAGERS, n=1)
+    if name not in MANAGERS and ":" not in name and "." not in name:
         raise ConfigError(
-            f"{key}: no such manager{f'; did you mean {near[0]}?' if near else ''} (known: {', '.join(MANAGERS)}; "
+            f"{key}: no such manager{nearest(name, MANAGERS)} (known: {', '.join(MANAGERS)}; "
             "your own: package.module:Class or my_manager.py:Class)"
         )
-    return load_target(name, chosen_by), key
+    return load_target(MANAGERS.get(name, name), chosen_by), key

@@ -1,33 +1,25 @@
 """The naive manager: one score per sample, on the last token that the policy sampled.
 
-Consumes a batch with `prompts`, `responses`, `attention_mask`, `response_mask` and the row's columns; returns the
-reward tensor (B, R). A sample's score comes from, in this order:
-- `rm_scores` (B, R), where the batch has it: returned as it is;
-- the column `score_result` (a ScoreResult per sample), put there when the trajectory finished: only placed;
-- otherwise `compute_score` on the decoded response: tokens with response_mask 1 only, which is what the policy wrote.
-  (A row that is left to the reward model has failed without a result of that.)
-
-A sample without a score is a RewardError here: `failures.apply_policy` drops such samples before this is called. A row
-without a token of the policy (padding) keeps zeros, as there is no token to reward. `reward_extra_info` has `score`
-and every other key that a scorer returned, None where a sample has no such key.
+A sample's score is that of `rm_scores` (B, R), where the batch has it; else of the column `score_result`, put there
+when the trajectory finished; else of `compute_score` on the tokens with response_mask 1. A sample without a score is a
+RewardError: `failures.apply_policy` drops such samples before. A row without a token of the policy keeps zeros.
 """
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, RewardError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.failures import describe_causes
 from burnish.rewards.function import NEEDS_BATCH, bind, score_here
-from burnish.rewards.managers.place import collect_info, place
-from burnish.rewards.managers.protocol import spec_of
-from burnish.rewards.request import FACTS, request_for
-from burnish.rewards.scoring import Scoring
+from burnish.rewards.managers import spec_of
+from burnish.rewards.scoring import FACTS, Scoring, request_for
 
 RESULT_COLUMN = "score_result"
 _NO_MODEL_SCORE = "reward_model.style='model': the row came without a score of the reward model"
@@ -64,7 +56,10 @@ class NaiveRewardManager:
         else:
             results = self.score(data)
             uids = data.non_tensor_batch.get("uid", range(len(data)))
-            scores, extra = place(results, data.batch["response_mask"], uids), collect_info(results)
+            scores = place(results, data.batch["response_mask"], uids)
+            names = dict.fromkeys(name for result in results for name in result.info)
+            extra = {"score": [r.score for r in results]}
+            extra |= {name: [r.info.get(name) for r in results] for name in names}  # None where it has no such key
             self._examine(data, results)
         return {"reward_tensor": scores, "reward_extra_info": extra} if return_dict else scores
 
@@ -108,7 +103,8 @@ class NaiveRewardManager:
         mask = data.batch["response_mask"][i].tolist()  # (R,)
         ids = data.batch["responses"][i].tolist()
         turns = itertools.groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])
-        return "\n".join(self._decode([token for token, _ in turn]) for sampled, turn in turns if sampled)
+        own = [[token for token, _ in turn] for sampled, turn in turns if sampled]
+        return "\n".join(self.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in own)
 
     def _examine(self, data: DataProto, results: list[ScoreResult]) -> None:
         """Print the first `num_examine` samples of each data source."""
@@ -123,7 +119,7 @@ class NaiveRewardManager:
                 continue
             request = self.request(data, i)
             real = data.batch["attention_mask"][i, :width].bool()  # (P,)
-            prompt = self._decode(data.batch["prompts"][i][real].tolist())
+            prompt = self.tokenizer.decode(data.batch["prompts"][i][real].tolist(), skip_special_tokens=True)
             info = "".join(f", {name} {value}" for name, value in result.info.items())
             print(
                 f"--- sample {seen[source]} of {source or 'the batch'} ---",
@@ -135,10 +131,30 @@ class NaiveRewardManager:
                 flush=True,
             )
 
-    def _decode(self, ids: list[int]) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return text
-
 
 def _row(data: DataProto, i: int) -> dict[str, Any]:
     return {name: column[i] for name, column in data.non_tensor_batch.items()}
+
+
+def place(results: Sequence[ScoreResult], response_mask: torch.Tensor, uids: Iterable[Hashable]) -> torch.Tensor:
+    """(B, R) float32: each score on the last token of its row with response_mask 1, zeros elsewhere. Turn rewards go on
+    the last such token of their turn. RewardError: a sample has no score, or not one reward per turn."""
+    unscored = [(result, uid) for result, uid in zip(results, uids, strict=True) if result.score is None]
+    if unscored:
+        failed, their_uids = zip(*unscored, strict=True)
+        causes = describe_causes(failed, their_uids)
+        raise RewardError(f"{len(unscored)} of {len(results)} samples have no score to put on a token\n{causes}")
+    rewards = torch.zeros(response_mask.shape, dtype=torch.float32, device=response_mask.device)  # (B, R)
+    for row, (result, mask) in enumerate(zip(results, response_mask, strict=True)):
+        sampled = mask.bool()
+        followed = torch.cat([sampled[1:], sampled.new_zeros(1)])  # (R,)
+        ends = (sampled & ~followed).nonzero()[:, 0]  # (turns,) where an unbroken run of the policy's tokens ends
+        if not len(ends) or result.score is None:
+            continue
+        if result.turn_rewards is None:
+            rewards[row, ends[-1]] = result.score
+        elif len(result.turn_rewards) == len(ends):
+            rewards[row, ends] = torch.tensor(result.turn_rewards, dtype=rewards.dtype, device=rewards.device)
+        else:
+            raise RewardError(f"row {row}: {len(result.turn_rewards)} turn rewards for {len(ends)} turns of the policy")
+    return rewards

@@ -1,7 +1,6 @@
-"""The last `<answer>…</answer>` of a response: what the question and puzzle scorers read.
-
-The opening tag is the nearest one before the closing tag, so that a response may speak of `<answer>` before it gives
-one, and a doubled tag hides nothing. Tags are written in small letters.
+"""The last `<answer>…</answer>` of a response: what the question and puzzle scorers read. The opening tag is the
+nearest one before the closing tag, so that a response may speak of `<answer>` before it gives one. Tags are in small
+letters.
 """
 
 OPEN, CLOSE = "<answer>", "</answer>"

@@ -1,17 +1,14 @@
-r"""What a response answers and what a row holds to be right: shared by math, math_dapo, prime_math and geo3k.
-
-`last_boxed` finds the last \boxed{…} (or \fbox{…}, or `\boxed 7` without braces), `stated` what follows the last
-"answer is" or "answer:". `truth_text` gives a ground truth as text and refuses what cannot be one. `judged` compares
-both and is what a scorer gives back; `rules_of_truth` makes its `reference` and `check`.
+r"""What a response answers and what a row holds to be right: shared by math, math_dapo, prime_math and geo3k. `judged`
+is what a scorer gives back; `rules_of_truth` makes its `reference` and `check`.
 """
 
 import math
 import numbers
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from burnish.rewards.equivalence import LONGEST, equivalent
+from burnish.rewards.equivalence import LONGEST, Equivalence, equivalent
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # a brace behind a backslash is a character of the formula
@@ -23,13 +20,14 @@ _SENTENCE = re.compile(r"[.!?](?=\s)|,?\s\(?(?:because|since|which|where)\b")
 
 
 class Judged(TypedDict):
-    """What each of the scorers gives back; some add to it."""
+    """What each of the scorers gives back; some add `format`."""
 
     score: float
     acc: float
     pred: str
     timed_out: float
     unreadable_truth: float
+    format: NotRequired[float]
 
 
 def judged(
@@ -37,13 +35,11 @@ def judged(
 ) -> Judged:
     """The result for an answer: 1 where it is the same mathematics as the ground truth, else `wrong`."""
     truth = truth_text(ground_truth, scorer)
-    if not answer:
-        return Judged(score=wrong, acc=0.0, pred="", timed_out=0.0, unreadable_truth=0.0)
-    verdict = equivalent(answer, truth, seconds, tolerance)
+    verdict = equivalent(answer, truth, seconds, tolerance) if answer else Equivalence(False)
     return Judged(
         score=1.0 if verdict.equal else wrong,
         acc=float(verdict.equal),
-        pred=answer,
+        pred=answer or "",
         timed_out=float(verdict.timed_out),
         unreadable_truth=float(verdict.unreadable_truth),
     )
@@ -93,10 +89,8 @@ def last_box(text: str) -> Box | None:
 
 
 def stated(text: str, pattern: re.Pattern[str] = _STATED, start: int = 0) -> str | None:
-    """What follows the last "answer is" or "answer:": a box, the only formula, else the rest of the sentence.
-
-    `pattern` is another way to announce it, `start` where to begin to look.
-    """
+    """What follows the last "answer is" or "answer:" (or `pattern`): a box, the only formula, else the rest of the
+    sentence."""
     at = max((match.end() for match in pattern.finditer(text, start)), default=None)
     if at is None:
         return None

@@ -1,30 +1,25 @@
 """Countdown: the last `<answer>…</answer>` must reach the target with the given numbers, each used exactly once.
 
-Consumes the policy's own text and the ground truth {"target": 24, "numbers": [3, 8, 1]} (`nums` is read too, and so is
-the same as JSON text). The answer is a sum of whole numbers with + - * / and brackets (sums.py); a minus sign may be
-before a number or a bracket, and x or a dot in the middle is a multiplication sign. `= 24` may follow or `24 =` go
-before, where that is the target, and a full stop may end it. Values are exact fractions, so 1/3*3 is 1 and nothing is
-right by rounding; division by zero is wrong. The answer is parsed, never run: no powers, no names, at most 1,000
-characters, and it is worked out only where the numbers are the given ones.
-
-`score` for a right answer, `format_score` for another well-formed sum, 0 else. The result holds besides `acc` (1 where
-right), `format` (1 where well-formed) and `pred` (the answer as written).
+The answer is a sum (sums.py), parsed, never run, and worked out only where the numbers are the given ones. `score` for
+a right answer, `format_score` for another well-formed sum, 0 else (docs/qa-rewards.md).
 """
 
 import json
 import numbers
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from burnish.rewards.contract import unboxed
 from burnish.rewards.scores.answer_tag import last_answer, tagged
-from burnish.rewards.scores.countdown_solver import MOST_NUMBERS, solve
 from burnish.rewards.scores.sums import numbers_in, parse, value_of
 
 _WRITTEN_OTHERWISE = str.maketrans("xX·⋅−", "****-")
 _CLAIM = re.compile(r"\s*(-?[0-9]{1,30})(?:\.0{0,30})?\s*")
 _EXAMPLE = '{"target": 24, "numbers": [3, 8, 1]}'
+MOST_NUMBERS = 5  # that are solved for: about 50 ms; six take seconds, seven minutes
+Ways = dict[Fraction, str]  # value → one way to write it
 
 
 class Puzzle(NamedTuple):
@@ -35,7 +30,6 @@ class Puzzle(NamedTuple):
 def compute_score(
     solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0
 ) -> dict[str, float | str]:
-    """Score one response. A ground truth that is no puzzle is a ValueError: the row is wrong, not the response."""
     puzzle = puzzle_of(ground_truth)
     answer = last_answer(solution_str) or ""
     written = answer.translate(_WRITTEN_OTHERWISE).removesuffix(".")
@@ -92,7 +86,7 @@ def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
 
 
 def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
-    """ValueError where the ground truth is no puzzle; whether it can be solved is not looked at."""
+    """Whether it can be solved is not looked at."""
     puzzle_of(ground_truth)
 
 
@@ -105,3 +99,59 @@ def _whole(value: Any) -> int | None:
 
 def _not_a_puzzle(ground_truth: Any, why: str) -> ValueError:
     return ValueError(f"reward_model.ground_truth={ground_truth!r:.200} {why}: countdown needs {_EXAMPLE}")
+
+
+def solve(numbers: list[int], target: int) -> str | None:
+    """One way to write the target with each number used once, or None where there is none.
+
+    For each set of numbers, smaller sets first, all values that it can make are kept with one way to write each; the
+    whole set is not spelled out, for there only the target is asked for. Exact, as values are fractions.
+    """
+    whole = (1 << len(numbers)) - 1
+    ways: dict[int, Ways] = {1 << i: {Fraction(number): str(number)} for i, number in enumerate(numbers)}
+    if whole in ways:
+        return ways[whole].get(Fraction(target))
+    for subset in range(1, whole):
+        if subset not in ways:
+            ways[subset] = {value: text for pair in _splits(subset, ways) for value, text in _joined(*pair)}
+    for first, second in _splits(whole, ways):
+        if found := _that_make(Fraction(target), first, second):
+            return found
+    return None
+
+
+def _splits(subset: int, ways: dict[int, Ways]) -> Iterator[tuple[Ways, Ways]]:
+    """Each way to part a set in two, once."""
+    part = (subset - 1) & subset
+    while part > subset ^ part:
+        yield ways[part], ways[subset ^ part]
+        part = (part - 1) & subset
+
+
+def _joined(first: Ways, second: Ways) -> Iterator[tuple[Fraction, str]]:
+    for a, x in first.items():
+        for b, y in second.items():
+            yield a + b, f"({x} + {y})"
+            yield a - b, f"({x} - {y})"
+            yield b - a, f"({y} - {x})"
+            yield a * b, f"({x} * {y})"
+            if b:
+                yield a / b, f"({x} / {y})"
+            if a:
+                yield b / a, f"({y} / {x})"
+
+
+def _that_make(target: Fraction, first: Ways, second: Ways) -> str | None:
+    """As above, but asking the second half for what is missing."""
+    for a, x in first.items():
+        wanted = [(target - a, "{x} + {y}"), (a - target, "{x} - {y}"), (a + target, "{y} - {x}")]
+        if a:
+            wanted += [(target / a, "{x} * {y}"), (target * a, "{y} / {x}")]
+            if target:
+                wanted.append((a / target, "{x} / {y}"))
+        elif not target:
+            return f"{x} * {next(iter(second.values()))}"
+        for b, form in wanted:
+            if b in second:
+                return form.format(x=x, y=second[b])
+    return None

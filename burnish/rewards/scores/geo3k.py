@@ -1,8 +1,4 @@
-r"""Geometry3k: (1 - format_score) · acc + format_score · format.
-
-`acc` is 1 where the last \boxed{} (with `use_boxed=False` the whole response) is the same mathematics as the ground
-truth; `format` is 1 where the response opens with <think>…</think> and has a \boxed{…} behind it. `format_score` is
-0.1. `pred` is the answer, `timed_out` and `unreadable_truth` as in scores/math.py.
+r"""Geometry3k: (1 - format_score) · acc + format_score · format (docs/math-rewards.md).
 
 How it differs from the recorded scores of the field's scorer: that one misses equalities (2^{10} and 1024, 6/4 and
 3/2, `5,7` and `7,5`, \log_2 8 and 3, `−7` and -7, `xyz = 5` and 5) and boxes (`\boxed 5`, \fbox{9}); here an empty
@@ -15,18 +11,13 @@ from burnish.rewards.scores.answers import Judged, judged, last_boxed, rules_of_
 reference, check = rules_of_truth("geo3k", before="<think>\n</think>\n")
 
 
-class GeoScore(Judged):
-    format: float
-
-
 def compute_score(
     solution_str: str,
     ground_truth: str | int | float,
     use_boxed: bool = True,
     format_score: float = 0.1,
     math_time_limit: float = DEFAULT_SECONDS,
-) -> GeoScore:
-    """Score one response. A ground truth that is no answer is a ValueError."""
+) -> Judged:
     answer = last_boxed(solution_str) if use_boxed else solution_str.strip()
     result = judged("geo3k", answer, ground_truth, math_time_limit)
     formed = float(is_formed(solution_str))

@@ -1,9 +1,5 @@
-"""GSM8K: the last number of the response must be the ground truth.
-
-`strict` takes the number of the last `#### <number>`: exactly one blank, on the same line. `flexible` takes the last
-number anywhere. Both look at the last 300 characters of the response only, so that text after the answer is bounded.
-The score is `score` for the right number, `format_score` for another number, 0 where there is none. Numbers are
-compared by value: 12.0 is 12. What is no number (1.2.3) is compared as text.
+"""GSM8K: the last number of the response must be the ground truth. `strict` takes the number of the last `####
+<number>`, `flexible` the last number anywhere, both of the last 300 characters; numbers are compared by value.
 
 It agrees with the recorded scores of the field's usual scorer except where that one refuses a right answer or
 rewards none:
@@ -64,12 +60,10 @@ def compute_score(
 
 
 def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> str:
-    """A right response."""
     return f"#### {normalise(ground_truth)}"
 
 
 def check(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> None:
-    """ValueError where the ground truth is nothing that a response can give."""
     if not compute_score(reference(ground_truth, extra_info), ground_truth):
         raise _no_number(ground_truth)
 

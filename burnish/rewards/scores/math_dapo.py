@@ -1,8 +1,5 @@
-r"""DAPO's scorer for competition mathematics with short answers (AIME): +1 for a right answer, else -1.
-
-Only the last 300 characters count. The answer is what follows the last "Answer:"; without one, the last \boxed{}
-that ends there. `strict_box_verify=True` reads boxes only. Besides the score: `acc` (1 or 0), `pred` (the answer as
-written, `[INVALID]` where there is none), `timed_out` and `unreadable_truth` (see scores/math.py).
+r"""DAPO's scorer for competition mathematics with short answers (AIME): +1 for a right answer, else -1. Only the last
+300 characters count. `strict_box_verify=True` reads boxes only (docs/math-rewards.md).
 
 How it differs from the recorded scores of the field's scorer:
 - both forms are compared as mathematics. There, a box is compared letter by letter (`\boxed{1,000}` is not 1000), and
@@ -31,7 +28,6 @@ def compute_score(
     strict_box_verify: bool = False,
     math_time_limit: float = DEFAULT_SECONDS,
 ) -> Judged:
-    """Score one response. A ground truth that is no answer is a ValueError."""
     answer = extract_answer(solution_str, strict_box_verify)
     result = judged("math_dapo", answer, ground_truth, math_time_limit, wrong=-1.0)
     return {**result, "pred": answer or INVALID}

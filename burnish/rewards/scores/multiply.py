@@ -1,11 +1,6 @@
-"""Multiplication: the last `<answer>…</answer>` must be the product, alone.
-
-Consumes the policy's own text and the ground truth, an integer as a number or as text. The answer may have a sign,
-zeros in front, a full stop or `.0` behind, `**` on both sides, and commas or blanks between groups of three digits:
-1,234,567 and 1 234 567 are 1234567; 12,34 is no number. `score` for the right one, `format_score` for another integer,
-0 else. The result holds besides `acc` (1 where right), `format` (1 where an integer was given) and `pred` (its digits).
-
-Numbers are compared as digits, so that one with very many costs nothing.
+"""Multiplication: the last `<answer>…</answer>` must be the product, alone: `score` for the right one, `format_score`
+for another integer, 0 else (docs/qa-rewards.md). Numbers are compared as digits, so that one with very many costs
+nothing.
 """
 
 import numbers
@@ -25,7 +20,6 @@ _EXACT_FLOATS = 2**53  # beyond, a float that was an integer may have lost digit
 def compute_score(
     solution_str: str, ground_truth: str | int | float, format_score: float = 0.0, score: float = 1.0
 ) -> dict[str, float | str]:
-    """Score one response. A ground truth that is no integer is a ValueError: the row is wrong, not the response."""
     wanted = _product(ground_truth)
     given = _digits(last_answer(solution_str) or "")
     right = given == wanted
@@ -34,12 +28,10 @@ def compute_score(
 
 
 def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> str:
-    """A right response."""
     return tagged(_product(ground_truth))
 
 
 def check(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> None:
-    """ValueError where the ground truth is no integer."""
     _product(ground_truth)
 
 

@@ -1,9 +1,5 @@
-r"""PRIME's scorer for the NuminaMath problems (`numina_*`): a boxed or stated answer, compared as mathematics.
-
-The answer is what the last \boxed{} holds; without a box, what follows the last "answer is" or "answer:". A
-decimal fraction also counts where the truth is irrational and no further away than 1 in 10,000, or exactly what 3.14
-for π gives (6.28 for 2π); and the other way round. The score is 1 or 0; `acc` is the same, `format` 1 where there is an
-answer in one of these forms, `pred` that answer, `timed_out` and `unreadable_truth` as in scores/math.py.
+r"""PRIME's scorer for the NuminaMath problems (`numina_*`): a boxed or stated answer, compared as mathematics. A
+decimal fraction also counts where the truth is irrational and close (docs/math-rewards.md).
 
 How it differs from the recorded scores of the field's scorer:
 - it misses equalities: 2^{10} and 1024, 6/4 and 3/2, 10^{-3} and 0.001, `5,7` and `7,5`, \log_2 8 and 3, `−7` and -7;
@@ -21,14 +17,9 @@ TOLERANCE = 1e-4
 reference, check = rules_of_truth("prime_math")
 
 
-class PrimeScore(Judged):
-    format: float
-
-
 def compute_score(
     solution_str: str, ground_truth: str | int | float, math_time_limit: float = DEFAULT_SECONDS
-) -> PrimeScore:
-    """Score one response. A ground truth that is no answer is a ValueError."""
+) -> Judged:
     box = last_box(solution_str)
     answer = box.content if box else stated(solution_str)
     result = judged("prime_math", answer, ground_truth, math_time_limit, TOLERANCE)

@@ -1,30 +1,5 @@
-"""Questions with short answers: the last `<answer>…</answer>` must be one of the row's right answers.
-
-Consumes the policy's own text and the ground truth, {"target": one answer or a list} or the target itself; produces a
-dict with `score`, `acc` and `em` (1 for an exact match), `f1` and `pred` (the answer given). `method`:
-
-- `em`: `score` for an exact match after normalising (short_answer.py). A response with more than 10 opening or more
-  than 10 closing tags gets a quarter of it: it is guessing.
-- `subem`: `score` where the given answer contains a right one as whole words.
-- `f1`: `score` times the token F1 with the nearest right answer, at least `format_score`.
-
-Any other answer earns `format_score`, none (or a blank one) 0.
-
-With `structure_format_score`, `final_format_score` or `retrieval_score` the form of a searching response counts too.
-Valid is (think search)* think answer: nothing but blanks between the blocks or around them, no tag inside a block. What
-was retrieved is not part of the policy's text: the passages come along as `extra_info.retrieved`, a list of texts, one
-for each search ("" where nothing was found). So an <information> block in the text is made up by the policy, and
-invalid; and where the list is there, each search must have its passages.
-
-|                                      | valid                 | invalid           |
-|--------------------------------------|-----------------------|-------------------|
-| right answer                         | score                 | score - structure |
-| wrong, a right answer was retrieved  | structure + retrieval | final             |
-| wrong                                | structure             | final             |
-| none, or a blank one                 | structure             | 0                 |
-
-Valid without an answer is a blank one. Besides what qa_em gives, the result holds `format` (1 where valid) and
-`retrieval` (1 where a retrieved passage has a right answer in it, as whole words).
+"""Questions with short answers: the last `<answer>…</answer>` must be one of the row's right answers (docs/qa-
+rewards.md).
 
 How it differs from the scorers of the field, whose results the tests hold:
 - only what the policy wrote is read, so one answer is enough, and the example answer of a prompt is never taken;
@@ -39,7 +14,7 @@ How it differs from the scorers of the field, whose results the tests hold:
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from burnish.rewards.contract import unboxed
 from burnish.rewards.scores.answer_tag import CLOSE, OPEN, last_answer, tagged
@@ -64,7 +39,6 @@ def compute_score(
     final_format_score: float = 0.0,
     retrieval_score: float = 0.0,
 ) -> dict[str, float | str]:
-    """Score one response. A ground truth without an answer is a ValueError: the row is wrong, not the response."""
     if method not in get_args(Method):
         raise ValueError(f"method={method!r}: qa_em knows 'em', 'subem' and 'f1'")
     golds = gold_answers(ground_truth)
@@ -74,8 +48,8 @@ def compute_score(
                 f"method={method!r}, format_score={format_score}: structure_format_score, final_format_score and "
                 "retrieval_score go with method 'em' alone; for a wrong answer use final_format_score"
             )
-        parts = FormatScores(structure_format_score, final_format_score, retrieval_score, score)
-        return score_with_format(solution_str, golds, (extra_info or {}).get("retrieved"), parts)
+        table = structure_format_score, final_format_score, retrieval_score, score
+        return _score_with_format(solution_str, golds, (extra_info or {}).get("retrieved"), *table)
     answer = last_answer(solution_str)
     if not answer:
         return {"score": 0.0, "acc": 0.0, "em": 0.0, "f1": 0.0, "pred": ""}
@@ -91,25 +65,16 @@ def compute_score(
 
 
 def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
-    """A right response: the first right answer."""
     return tagged(gold_answers(ground_truth)[0])
 
 
 def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
-    """ValueError where the ground truth holds no right answer."""
     gold_answers(ground_truth)
 
 
-class FormatScores(NamedTuple):
-    """The rewards of the table."""
-
-    structure: float
-    final: float
-    retrieval: float
-    score: float
-
-
-def score_with_format(text: str, golds: Sequence[str], retrieved: Any, scores: FormatScores) -> dict[str, float | str]:
+def _score_with_format(
+    text: str, golds: Sequence[str], retrieved: Any, structure: float, final: float, retrieval: float, score: float
+) -> dict[str, float | str]:
     """The table for one response; `retrieved` is None where the trajectory says nothing of it."""
     passages = unboxed(retrieved)  # tables hold lists as arrays
     is_list = isinstance(passages, list | tuple) and all(isinstance(passage, str) for passage in passages)
@@ -121,11 +86,11 @@ def score_with_format(text: str, golds: Sequence[str], retrieved: Any, scores: F
     answer = last_answer(text) or ""
     exact = bool(answer) and is_exact(answer, golds)
     if exact:
-        earned = scores.score if valid else scores.score - scores.structure
+        earned = score if valid else score - structure
     elif valid:
-        earned = scores.structure + (scores.retrieval if found and answer else 0.0)
+        earned = structure + (retrieval if found and answer else 0.0)
     else:
-        earned = scores.final if answer else 0.0
+        earned = final if answer else 0.0
     return {
         "score": earned,
         "acc": float(exact),

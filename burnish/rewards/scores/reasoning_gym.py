@@ -1,17 +1,11 @@
-"""Puzzles of the package reasoning-gym: the last `<answer>…</answer>` goes to the verifier of the row's task.
-
-Consumes the policy's own text, `data_source` (reasoning_gym/<task>), and the row's ground truth and `extra_info`, of
-which the package's entry is put together again: `question`, and `metadata` as JSON text. Produces the verifier's score,
-0 to 1 (some tasks give parts of a point), with `acc` (1 for full marks), `format` (1 where an answer was given) and
-`pred`.
+"""Puzzles of the package reasoning-gym: the last `<answer>…</answer>` goes to the verifier of the row's task, which
+gives 0 to 1. Imported when the first response is scored; verifiers are not bounded in time, but the process that scores
+is.
 
 How it differs from the package: no answer scores 0 (some verifiers give 0.01), and reasoning_gym_guards.py says which
 answers are not handed over, because they would be run as Python, take for ever, or wrongly get full marks. A verifier
 that raises is asked about the row's own answer (or, where there is none, about an empty one): if it raises on that too,
 the row is broken, which is an error; else the answer could not be read, and scores 0.
-
-The package is imported when the first response is scored. Its verifiers are not bounded in time: this scorer runs in a
-process with a time limit.
 """
 
 import functools
@@ -33,7 +27,6 @@ Verifier = Callable[[str, dict[str, Any]], float]
 def compute_score(
     solution_str: str, ground_truth: str | None, extra_info: Mapping[str, Any], data_source: str
 ) -> dict[str, float | str]:
-    """Score one response. A row that does not hold its puzzle is a ValueError: the row is wrong, not the response."""
     if not data_source.startswith(PREFIX):
         raise ValueError(
             f"data_source={data_source!r}: must be {PREFIX} and the name of a task, e.g. {PREFIX}chain_sum"

@@ -1,7 +1,6 @@
-"""What is looked at before a verifier of reasoning-gym sees an answer, for the tasks where that is needed.
-
-`GUARDS` has a function (answer, entry) for each such task: False where the answer earns nothing without being asked
-about. They were written against the verifiers of reasoning-gym 0.1.25, and there are three reasons for them:
+"""What is looked at before a verifier of reasoning-gym (0.1.25) sees an answer, for the tasks where that is needed:
+`GUARDS` has a function (answer, entry) for each, False where the answer earns nothing without being asked about.
+Reasons:
 
 - some run the answer as Python (`eval`, or sympy's parser, which is the same): only literals, sums and plain formulas
   are handed to those, of the row's own texts too;
@@ -9,8 +8,6 @@ about. They were written against the verifiers of reasoning-gym 0.1.25, and ther
 - some give full marks to wrong answers: any text at all (game_of_life_halting), other numbers than the given ones
   (puzzle24), the first digits of the right number (coin_flip), `nan` (complex_arithmetic), and the question itself as
   an unsolved `Integral(…)` (the two integrations, where reasoning-gym's own answer is sometimes that).
-
-`REFUSED` names the tasks that cannot be scored from a row at all, and why.
 """
 
 import ast
@@ -19,7 +16,6 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from burnish.rewards.scores.formulas import is_formula
 from burnish.rewards.scores.sums import numbers_in, parse, value_of
 
 Entry = Mapping[str, Any]
@@ -35,6 +31,15 @@ _BITWISE = (
 )
 # fmt: on
 _SMALL_NUMBER = re.compile(r"[-+]?[0-9.]{1,40}(?:e[-+]?[0-9]{1,2})?(?:/[0-9]{1,40})?", re.IGNORECASE)
+
+# Of formulas: characters, digits of a number, depth, size of an exponent, powers of powers.
+LONGEST, MOST_DIGITS, DEEPEST, GREATEST_EXPONENT, MOST_NESTED_POWERS = 2000, 20, 60, 200, 2
+_ALLOWED = re.compile(r"[A-Za-z0-9.+\-*/()\s]+")
+_IN_A_NUMBER = re.compile(rf"[0-9.][A-Za-z]|[0-9.]{{{MOST_DIGITS + 1}}}")  # 1e9, 0xff, 2j; too many digits
+_FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh asinh acosh atanh exp log ln sqrt Abs".split()
+)
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
 
 def _is_known_or_literal(answer: str, entry: Entry) -> bool:
@@ -123,3 +128,55 @@ def _is_literal(text: Any) -> bool:
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return False
     return True
+
+
+def is_formula(text: str) -> bool:
+    """Whether the text is a plain formula, which a computer algebra system may parse: sympy's parser runs it as Python.
+
+    Let through is what can do no harm and costs little: numbers without exponents of ten, one-letter names, `pi`,
+    elementary functions, + - * / ** and brackets, with small exponents. Nothing is run to find out.
+    """
+    if len(text) > LONGEST or not _ALLOWED.fullmatch(text) or _IN_A_NUMBER.search(text):
+        return False
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return _is_plain(tree, DEEPEST, MOST_NESTED_POWERS)
+
+
+def _is_plain(tree: ast.expr, depth: int, powers: int) -> bool:
+    if depth == 0:
+        return False
+    match tree:
+        case ast.Constant(value):
+            return type(value) in (int, float)
+        case ast.Name(name):
+            return len(name) == 1 or name == "pi"
+        case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
+            return _is_plain(operand, depth - 1, powers)
+        case ast.BinOp(base, ast.Pow(), exponent):
+            return powers > 0 and _is_exponent(exponent) and _is_plain(base, depth - 1, powers - 1)
+        case ast.BinOp(left, op, right):
+            return isinstance(op, _OPERATORS) and all(_is_plain(side, depth - 1, powers) for side in (left, right))
+        case ast.Call(ast.Name(name), [argument], []):
+            return name in _FUNCTIONS and _is_plain(argument, depth - 1, powers)
+    return False
+
+
+def _is_exponent(tree: ast.expr) -> bool:
+    """Numbers and names without powers; the product of the numbers is no greater than the greatest exponent."""
+    product = 1.0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=int() | float() as number):
+                product *= max(number, 1)
+            case ast.BinOp(_, op, _) if isinstance(op, _OPERATORS):
+                pass
+            case ast.Name(name) if len(name) == 1 or name == "pi":
+                pass
+            case ast.UnaryOp() | ast.operator() | ast.unaryop() | ast.expr_context():
+                pass
+            case _:
+                return False
+    return product <= GREATEST_EXPONENT

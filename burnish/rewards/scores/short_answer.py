@@ -34,10 +34,7 @@ _NO_BLANKS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\
 
 
 def gold_answers(ground_truth: Any) -> list[str]:
-    """The right answers: `{"target": …}` or the target itself, one text or several.
-
-    ValueError where it is something else, or where no answer has text in it.
-    """
+    """The right answers: `{"target": …}` or the target itself, one text or several."""
     target = ground_truth
     if isinstance(target, Mapping):
         if target.get("target") is None:
@@ -68,7 +65,6 @@ def normalise(text: str) -> str:
 
 
 def is_exact(answer: str, golds: Iterable[str]) -> bool:
-    """Whether the answer is one of them."""
     said = normalise(answer)
     return any(said == plain if (plain := normalise(gold)) else _same_text(answer, gold) for gold in golds)
 

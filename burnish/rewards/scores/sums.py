@@ -1,9 +1,7 @@
-"""Sums as text: numbers joined by + - * / and brackets, read without running anything.
-
-`parse` gives a tree of Python's own grammar in which only these are left: whole numbers, the four operations, brackets,
-and one minus sign before a number or a bracket. `numbers_in` and `value_of` read such a tree; values are exact
-fractions. Text is bounded in length and depth before it is parsed; how big a value can grow is the caller's to bound,
-by a look at the numbers before it asks for the value.
+"""Sums as text: numbers joined by + - * / and brackets, read without running anything. `parse` gives a tree of Python's
+own grammar with only these and one minus sign before a number or a bracket; values are exact fractions. Length and
+depth are bounded; how big a value can grow is the caller's to bound, by a look at the numbers before it asks for the
+value.
 """
 
 import ast

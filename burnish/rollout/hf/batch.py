@@ -1,10 +1,8 @@
 """A left-padded batch on a transformers module: one prefill, then one token for every row per step.
 
-Consumes admitted requests and writes sampled tokens into them; `engine.py` decides which requests and when. Equal
-prompts are prefilled once and their cache rows copied. Rows that are done keep their place until half of the batch is
-done, then the cache is cut to the rest: cache rows are selected, never recomputed. Another batch may join between two
-steps: its cache rows are put below these, the narrower ones padded on the left. `grouped` says which rows are better
-kept apart, because most of what they have together would be padding.
+Equal prompts are prefilled once and their cache rows copied. Rows that are done keep their place until half of the
+batch is done, then the cache is cut to the rest. Another batch may join between two steps: its cache rows are put below
+these, the narrower ones padded on the left. `grouped` says which rows are better kept apart.
 """
 
 import inspect
@@ -17,9 +15,9 @@ from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from burnish.errors import NotAvailable, RolloutError
+from burnish.rollout.admission import RequestState
 from burnish.rollout.base import uniforms
-from burnish.rollout.request import RequestState
-from burnish.rollout.sampler import sample
+from burnish.rollout.in_process import sample
 
 T = TypeVar("T")
 SMALL = 1 << 14  # rows × width that are never worth a separate step
@@ -62,7 +60,6 @@ class LeftPaddedBatch:
 
     @property
     def live(self) -> list[RequestState]:
-        """The rows that are not done."""
         return [request for request in self.rows if not request.done]
 
     @property
@@ -72,24 +69,20 @@ class LeftPaddedBatch:
 
     def join(self, other: "LeftPaddedBatch") -> None:
         """Take over the rows of another batch; both have made a step."""
-        assert self._cache is not None and other._cache is not None
         for batch in (self, other):
+            assert batch._cache is not None
             batch._drop_done_rows(all_of_them=True)
-            batch._cut_empty_columns()
+            # The columns on the left that only rows which have gone needed: a batch that is joined may never end.
+            empty = batch._mask.shape[1] - max(request.width for request in batch.rows) + 1  # the newest has none yet
+            batch._mask = batch._mask[:, empty:]
+            for layer in batch._cache.layers:
+                layer.keys, layer.values = layer.keys[:, :, empty:], layer.values[:, :, empty:]
         width = max(self._mask.shape[1], other._mask.shape[1])
         self._mask = torch.cat([_widened(batch._mask, width, dim=1) for batch in (self, other)])
-        for own, new in zip(self._cache.layers, other._cache.layers, strict=True):
+        for own, new in zip(self._cache.layers, other._cache.layers, strict=True):  # type: ignore[union-attr]
             own.keys = torch.cat([_widened(keys, width, dim=2) for keys in (own.keys, new.keys)])
             own.values = torch.cat([_widened(values, width, dim=2) for values in (own.values, new.values)])
         self.rows += other.rows
-
-    def _cut_empty_columns(self) -> None:
-        """Drop the columns on the left that only rows which have gone needed: a batch that is joined may never end."""
-        assert self._cache is not None
-        empty = self._mask.shape[1] - max(request.width for request in self.rows) + 1  # the newest token has none yet
-        self._mask = self._mask[:, empty:]
-        for layer in self._cache.layers:
-            layer.keys, layer.values = layer.keys[:, :, empty:], layer.values[:, :, empty:]
 
     def _drop_done_rows(self, all_of_them: bool = False) -> None:
         keep = [i for i, request in enumerate(self.rows) if not request.done]
@@ -119,7 +112,10 @@ class LeftPaddedBatch:
             self._forward(ids[i : i + at_once], self._mask[i : i + at_once], positions[i : i + at_once], None)
             for i in range(0, len(unique), at_once)
         ]
-        self._cache = _join([cache for _, cache in parts])
+        self._cache, *others = [cache for _, cache in parts]
+        for index, layer in enumerate(self._cache.layers if others else []):  # one cache out of prefills of equal width
+            layer.keys = torch.cat([layer.keys, *(cache.layers[index].keys for cache in others)])
+            layer.values = torch.cat([layer.values, *(cache.layers[index].values for cache in others)])
         place = {prompt: i for i, prompt in enumerate(unique)}
         rows = [place[tuple(request.prompt_ids)] for request in self.rows]
         self._select(rows)
@@ -172,18 +168,8 @@ def _ordinary(cache: Any, module: nn.Module) -> DynamicCache:
 
 
 def _widened(tensor: Tensor, width: int, dim: int) -> Tensor:
-    """Zeros on the left of `dim`, up to `width`."""
     missing = width - tensor.shape[dim]
     if missing == 0:
         return tensor
     shape = [missing if i == dim else size for i, size in enumerate(tensor.shape)]
     return torch.cat([tensor.new_zeros(shape), tensor], dim=dim)
-
-
-def _join(caches: list[DynamicCache]) -> DynamicCache:
-    """One cache out of prefills of equal width."""
-    first = caches[0]
-    for index, layer in enumerate(first.layers if len(caches) > 1 else []):
-        layer.keys = torch.cat([cache.layers[index].keys for cache in caches])
-        layer.values = torch.cat([cache.layers[index].values for cache in caches])
-    return first

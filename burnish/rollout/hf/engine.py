@@ -1,16 +1,9 @@
 """The `hf` engine: the trainer's own transformers module, batched and KV-cached. Simple, and the reference in tests.
 
-It does not call the module's `generate`: that draws from one global random state for the whole batch, while here each
-request has its own seed, sampling parameters and stops. The loop is ours, the forward pass is the module's.
-
-The driver (see `in_process.py`) admits up to `max_num_seqs` waiting requests in (uid, sample, turn) order, runs that
-batch to its end, and starts again; a request that arrives meanwhile waits for the next batch, so what is batched with
-what does not depend on how fast steps are. Between two steps the event loop runs, so a finished request's caller goes
-on at once.
-
-After `admit_any_time`, which serving asks for, a request starts before the next step, as soon as fewer than
-`max_num_seqs` run. It joins those of about its length; the others, for which it would be padding or be padded, run in
-separate batches that take turns. Models with a sliding window admit as before.
+It does not call the module's `generate`, which draws from one global random state for the whole batch. Up to
+`max_num_seqs` requests in order are one batch, which runs to its end. After `admit_any_time`, which serving asks for, a
+request starts before the next step and joins those of about its length; the others run in separate batches that take
+turns. Models with a sliding window admit as before.
 """
 
 import asyncio
@@ -21,15 +14,13 @@ from typing import Any
 from torch import nn
 
 from burnish.config.rollout import RolloutConfig
+from burnish.rollout.admission import RequestState
 from burnish.rollout.base import RolloutStats
 from burnish.rollout.hf.batch import LeftPaddedBatch, grouped
 from burnish.rollout.in_process import InProcessEngine, evaluating
-from burnish.rollout.request import RequestState
 
 
 class HFEngine(InProcessEngine):
-    """Generates with the module's own forward pass and cache."""
-
     name = "hf"
 
     def __init__(
@@ -40,11 +31,8 @@ class HFEngine(InProcessEngine):
         max_num_seqs: int = 1024,
         max_model_len: int | None = None,
         max_num_batched_tokens: int | None = None,
-        step_deadline_s: float | None = None,
     ):
         super().__init__(module, tokenizer, max_model_len)
-        if step_deadline_s is not None:
-            self.step_deadline_s = step_deadline_s
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self._joins = False  # whether requests join a running batch
@@ -55,7 +43,6 @@ class HFEngine(InProcessEngine):
     def from_config(
         cls, module: nn.Module, tokenizer: Any, config: RolloutConfig, logs: Path | None = None
     ) -> "HFEngine":
-        """`logs` is for engines with separate processes."""
         cls.check_dtype(module, config)
         return cls(
             module,
@@ -89,13 +76,7 @@ class HFEngine(InProcessEngine):
                     request.future.cancel()
                 self._waiting = []
 
-    def _admit(self, room: int) -> list[RequestState]:
-        ready = sorted((r for r in self._waiting if not r.done), key=lambda r: r.order)
-        admitted, self._waiting = ready[:room], ready[room:]
-        return admitted
-
     async def _run(self) -> None:
-        """Step what is admitted until all of it is done."""
         with evaluating(self.module):
             batches = self._begin(self.max_num_seqs)
             while batches:
@@ -108,7 +89,8 @@ class HFEngine(InProcessEngine):
 
     def _begin(self, room: int) -> list[LeftPaddedBatch]:
         """Start those that wait, as far as there is room."""
-        requests = self._admit(room)
+        ready = sorted((r for r in self._waiting if not r.done), key=lambda r: r.order)
+        requests, self._waiting = ready[:room], ready[room:]
         groups = grouped(requests, lambda request: [request]) if self._joins else [requests]
         return [self._start(group) for group in groups if group]
 
@@ -137,7 +119,6 @@ class HFEngine(InProcessEngine):
             batch.rows = []
 
     def _joined(self, batches: list[LeftPaddedBatch]) -> LeftPaddedBatch:
-        """All of them in the first."""
         first, *others = batches
         try:
             for other in others:
@@ -146,13 +127,6 @@ class HFEngine(InProcessEngine):
             self._fail([request for batch in batches for request in batch.rows], error)
             first.rows = []
         return first
-
-    def sleep(self) -> None:
-        """Nothing is held between batches, so nothing is freed; `generate` is refused until `wake`."""
-        self._asleep = True
-
-    def wake(self) -> None:
-        self._asleep = False
 
     def abort(self, request_id: str) -> None:
         request = self._active.get(request_id)

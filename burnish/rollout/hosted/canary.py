@@ -1,12 +1,9 @@
 """How a program is proven to compute what a module does: the log-probs of a fixed sequence, up to rounding.
 
 Whoever has the module computes them (`workers/replica.py` by the actor, `proof_by` by a module that nobody trains) and
-hands a `Proof` to the engine before the weights.
-
-Bits of the weights are compared elsewhere. This is for a program that does something else with them: its log-probs are
-about as far away as those of different tokens are from each other. In bfloat16 they differ by rounding alone, most on a
-sequence that means nothing to the model: by 0.20 with Qwen2.5-Coder-1.5B, where tokens are 3.2 apart (their standard
-deviation), by 0.084 with SmolLM2-135M, where they are 4.7 apart.
+hands a `Proof` to the engine before the weights. In bfloat16 they differ by rounding alone, most on a sequence that
+means nothing to the model: by 0.20 with Qwen2.5-Coder-1.5B, where tokens are 3.2 apart (their standard deviation), by
+0.084 with SmolLM2-135M, where they are 4.7 apart.
 """
 
 import torch

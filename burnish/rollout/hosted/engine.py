@@ -2,15 +2,10 @@
 
 `generate` may be awaited in any event loop, and everything else be called in any thread. Weights come by `publish`
 only, as files (`weights`). Requests that run then continue with the new ones: what they have stays, and is read again
-as part of the prompt. Those that come meanwhile are taken too. Whoever has the trained module may `expect` log-probs of
-new weights: no token is sampled with them before they are found. Requests are admitted in the order they come: `order`
-has no effect here.
-
-Where the program dies or hangs (`process`), all requests that run end with EngineLost, and `renewed` starts another one
-with the weights that were published last.
+as part of the prompt. Whoever has the trained module may `expect` log-probs of new weights: no token is sampled with
+them before they are found. Requests are admitted in the order they come: `order` has no effect here.
 """
 
-import asyncio
 import copy
 import itertools
 import math
@@ -20,20 +15,21 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from burnish.config.engines import EngineSpec
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
-from burnish.rollout.admission import Admitting
-from burnish.rollout.base import Completion, FinishReason, OnToken, Request, RolloutStats, Sampling
+from burnish.rollout.admission import Admitting, RequestState
+from burnish.rollout.base import Completion, OnToken, Request, RolloutStats, Sampling
+from burnish.rollout.hosted.keeper import python_path
 from burnish.rollout.hosted.process import CLOSED, FIRST_REQUEST, HostedRequest, HostedTokens, HostProcess
 from burnish.rollout.hosted.weights import Proof, WeightFolder
-from burnish.rollout.request import RequestState
 
 # Seconds without a sign of life, of which there is none during a step. On a CPU a long prompt takes minutes.
 HEARTBEAT_S = {"cuda": 300.0, "cpu": 600.0}
@@ -42,64 +38,42 @@ SOCKET_CHARACTERS = 107 - 37  # of a folder with sockets whose names have 36: a 
 
 @dataclass(eq=False)
 class Flight:
-    """A request on its way, and the event loop in which its caller awaits it."""
-
     request: RequestState
-    loop: asyncio.AbstractEventLoop
-    versions: list[int] = field(default_factory=list)  # of the weights that sampled each token
     is_ended: bool = False  # by the program
     is_aborted: bool = False
 
     def take(self, tokens: HostedTokens, version: int) -> None:
-        """What goes wrong here, in the caller's `on_token` or with a stop string, is the caller's error."""
-        try:
-            self._take(tokens, version)
-        except Exception as error:  # noqa: BLE001 (it rises where the request is awaited)
-            self.fail(error)
-
-    def _take(self, tokens: HostedTokens, version: int) -> None:
+        """In the event loop of the caller. What goes wrong here, in its `on_token` or with a stop string, is its error.
+        `version` is that of a completion without tokens."""
         request = self.request
-        for token_id, log_prob in zip(tokens.token_ids, tokens.log_probs, strict=True):
-            if request.done:
-                return
-            if not math.isfinite(log_prob):
+        try:
+            for token_id, log_prob in zip(tokens.token_ids, tokens.log_probs, strict=True):
+                if request.done:
+                    return
+                if not math.isfinite(log_prob):
+                    raise RolloutError(
+                        f"request {request.request_id}: the log-prob of token {len(request.token_ids)} is {log_prob}: "
+                        f"with version {tokens.version} of the weights, logits are no numbers"
+                    )
+                request.versions.append(tokens.version)
+                request.accept(token_id, log_prob, version)
+            if tokens.end == "abort" and not request.done:
+                request.finish("abort", None, version)
+            elif tokens.end is not None and not request.done:
                 raise RolloutError(
-                    f"request {request.request_id}: the log-prob of token {len(request.token_ids)} is {log_prob}: with "
-                    f"version {tokens.version} of the weights, logits are no numbers"
+                    f"request {request.request_id}: it was ended ({tokens.end}) after {len(request.token_ids)} of "
+                    f"{request.limit} tokens, by none that it should stop at"
                 )
-            request.token_ids.append(token_id)
-            request.log_probs.append(log_prob)
-            self.versions.append(tokens.version)
-            stop = request.noticed(token_id, log_prob)
-            if stop is not None:
-                self.finish("stop", stop, version)
-            elif len(request.token_ids) >= request.limit:
-                self.finish("length", None, version)
-        if tokens.end == "abort" and not request.done:
-            self.finish("abort", None, version)
-        elif tokens.end is not None and not request.done:
-            raise RolloutError(
-                f"request {request.request_id}: it was ended ({tokens.end}) after {len(request.token_ids)} of "
-                f"{request.limit} tokens, by none that it should stop at"
-            )
-
-    def finish(self, reason: FinishReason, stop: str | int | None, version: int) -> None:
-        """`version` is that of a completion without tokens."""
-        self.request.finish(reason, stop, min(self.versions, default=version), self.versions)
-
-    def fail(self, error: Exception) -> None:
-        if not self.request.done:
-            self.request.future.set_exception(error)
+        except Exception as error:  # noqa: BLE001 (it rises where the request is awaited)
+            request.fail_here(error)
 
 
 class HostedEngine(Admitting):
-    """`name` is that of the engine, `label` of the program, and `host` of the module that has it in it."""
+    """`host` is the module that has the program in it. A subclass says what is particular about the program."""
 
-    name: ClassVar[str]
-    label: ClassVar[str]
+    spec: ClassVar[EngineSpec]
     host: ClassVar[str]
-    own_weights: ClassVar[bool] = True
-    runs_on: ClassVar[bool] = True
+    own_weights = runs_on = True
 
     def __init__(
         self,
@@ -112,6 +86,7 @@ class HostedEngine(Admitting):
         """`heartbeat_s`: how long the program may give no sign of life before it counts as lost; None: as the device
         needs."""
         super().__init__(module, tokenizer, config.max_model_len)
+        self.name, self.label = self.spec.name, self.spec.label
         parameters = (parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
         # Weights that are published in another type are rounded to it.
         self.dtype = next(parameters) if config.dtype == "auto" else getattr(torch, config.dtype)
@@ -131,15 +106,11 @@ class HostedEngine(Admitting):
     def from_config(
         cls, module: nn.Module, tokenizer: Any, config: RolloutConfig, logs: Path | None = None
     ) -> "HostedEngine":
-        cls.ensure_usable(module)
-        return cls(module, tokenizer, config, logs)
-
-    # What is particular about a program
-
-    @classmethod
-    @abstractmethod
-    def ensure_usable(cls, module: nn.Module) -> None:
         """ConfigError where the program is not installed, or cannot be used where the module is."""
+        name, gpus = cls.spec.name, int(next(module.parameters()).device.type != "cpu")
+        cls.spec.check_installed(f"rollout.name={name}", "rollout.name=")
+        cls.spec.check_devices(RolloutConfig(name=name), "rollout", gpus, "rollout.name=")
+        return cls(module, tokenizer, config, logs)
 
     @abstractmethod
     def _engine_arguments(self, config: RolloutConfig, folder: Path, model: Any) -> dict[str, Any]:
@@ -197,14 +168,13 @@ class HostedEngine(Admitting):
                 f"request {request_id}: no weights have been published to {self.label} yet; publish them first"
             )
         state = self._take_request(request, on_token)
-        flight, number = Flight(state, asyncio.get_running_loop()), next(self._numbers)
+        flight, number = Flight(state), next(self._numbers)
         self._flights[number] = flight
         self._stats.requests += 1
         self._stats.prompt_tokens += len(request.prompt_ids)
         try:
-            arguments = self._request_arguments(state)
+            prompt_ids, arguments = list(map(int, request.prompt_ids)), self._request_arguments(state)
             streams = state.matcher is not None or state.on_token is not None
-            prompt_ids = [int(token_id) for token_id in request.prompt_ids]
             asked = HostedRequest(prompt_ids, arguments, state.sampling.seed, state.limit, streams)
             try:
                 self.process.ask(number, asked)
@@ -219,7 +189,6 @@ class HostedEngine(Admitting):
             self._end(number, flight)
 
     def _end(self, number: int, flight: Flight) -> None:
-        """No caller waits for it any more."""
         if not flight.is_ended and self.process.lost is None:
             with suppress(EngineLost):  # whoever asks next hears of it
                 self.process.abort(number)
@@ -239,18 +208,19 @@ class HostedEngine(Admitting):
         flight.is_ended = tokens.end is not None or tokens.problem is not None
         if tokens.problem is not None:
             error = RolloutError(f"request {flight.request.request_id}: {self.label}: {tokens.problem}")
-            self._in_its_loop(flight, flight.fail, error)
+            self._in_its_loop(flight, flight.request.fail_here, error)
         else:
             self._in_its_loop(flight, flight.take, tokens, self.version)
 
     def _fail_all(self, reason: str) -> None:
         """In the thread that found out."""
         for flight in list(self._flights.values()):
-            self._in_its_loop(flight, flight.fail, EngineLost(f"request {flight.request.request_id}: {reason}"))
+            error = EngineLost(f"request {flight.request.request_id}: {reason}")
+            self._in_its_loop(flight, flight.request.fail_here, error)
 
     def _in_its_loop(self, flight: Flight, function: Any, *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed, so nobody awaits the request
-            flight.loop.call_soon_threadsafe(function, *arguments)
+            flight.request.future.get_loop().call_soon_threadsafe(function, *arguments)
 
     # Weights
 
@@ -344,6 +314,13 @@ class HostedEngine(Admitting):
             self.process.log_file.unlink(missing_ok=True)
         self.weights.close()
         self._place.cleanup()
+
+
+def environment(temporary: Path, defaults: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
+    """Of a program's processes: this one's, with `defaults` for what the user did not set, and with what is `fixed`.
+    Their sockets and other files go to `temporary`, because programs leave them behind."""
+    own = {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1", "TMPDIR": str(temporary)}
+    return {**defaults, **os.environ, **own, **fixed}
 
 
 def _short_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":

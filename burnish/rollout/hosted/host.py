@@ -1,9 +1,8 @@
 """The process that has a program in it: `python -m burnish.rollout.vllm.host`, started by `process`.
 
 Consumes calls (burnish/child): ("start", arguments, beat_s) first, then ("ask", HostedRequest), answered by PARTs,
-("call", method, arguments), answered once, and ("close",). One event loop does everything here: with nothing to do it
-waits for calls, for the program's tokens and for the time of the next sign of life. When the pipe ends, the owner is
-dead: this process ends too, and `keeper` puts an end to what the program has started.
+("call", method, arguments), answered once, and ("close",). When the pipe ends, the owner is dead: this process ends
+too, and `keeper` puts an end to what the program has started.
 
 A request runs in parts. New weights end the part that runs, with the tokens it has; when they are there, the next part
 continues after these. So keys and values of old weights are never used with new ones, and each part has one version.
@@ -27,7 +26,6 @@ class EngineHost(ABC):
 
     def __init__(self, parent: Parent):
         self._parent = parent
-        self._loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
         self._is_open = False  # there are whole weights, so parts may begin
         self._stirs = asyncio.Condition()  # it was opened, or a request is not wanted any more
@@ -68,7 +66,7 @@ class EngineHost(ABC):
         """Drop what was computed with old weights; whether it could be."""
 
     @abstractmethod
-    async def log_probs_of(self, token_ids: list[int]) -> list[float]:
+    async def do_log_probs_of(self, token_ids: list[int]) -> list[float]:
         """Of each token after the first, at temperature 1."""
 
     @abstractmethod
@@ -77,6 +75,7 @@ class EngineHost(ABC):
 
     async def run(self, number: int, arguments: dict[str, Any], beat_s: float) -> None:
         """The whole life of it; `number` is that of the call that starts it."""
+        self._loop = asyncio.get_running_loop()
         self._parent.deliver(self._loop, self._heard)
         try:
             pids = await self.begin(arguments)
@@ -94,7 +93,7 @@ class EngineHost(ABC):
         if kind == CANCEL:
             if number in self._asked:
                 self._unwanted.add(number)
-                self._do(self._abort([name for name in self._parts if _number(name) == number]))
+                self._do(self._abort([name for name in self._parts if name.startswith(f"{number}/")]))
             return
         match pickle.loads(payload):  # noqa: S301  from the owner, through a private pipe
             case ("close",):
@@ -231,21 +230,10 @@ class EngineHost(ABC):
     async def do_wake(self) -> None:  # noqa: B027
         """Undo what `do_sleep` did."""
 
-    async def do_log_probs_of(self, token_ids: list[int]) -> list[float]:
-        return await self.log_probs_of(token_ids)
-
-
-def _number(name: str) -> int:
-    return int(name.split("/")[0])
-
 
 def run(host: type[EngineHost]) -> None:
-    """The whole life of a host's process."""
     parent = Parent(kill_group=False)  # `keeper` does that, with what they leave behind
     number, _, payload = parent.receive()
     _, arguments, beat_s = pickle.loads(payload)  # noqa: S301  as above
 
-    async def live() -> None:
-        await host(parent).run(number, arguments, beat_s)
-
-    asyncio.run(live())
+    asyncio.run(host(parent).run(number, arguments, beat_s))

@@ -1,11 +1,8 @@
 """The process that hosts a program: started, talked to, watched and ended (burnish/child), from any thread.
 
-One thread with an event loop does it all, so no caller waits for a program to read. It looks every `LOOK_S` for a sign
-of life, which all of the program's processes are asked for time and again; without one for `heartbeat_s` they count as
-lost. While a call runs, which keeps the program from answering others, the deadline of the call counts instead.
-
-What is lost is killed at once, reported to `on_lost`, and never comes back. Where this process itself ends first,
-`keeper` ends the program and removes its files.
+One thread with an event loop looks every `LOOK_S` for a sign of life; without one for `heartbeat_s` the program's
+processes count as lost. While a call runs, which keeps the program from answering others, the deadline of the call
+counts instead. What is lost is killed at once, reported to `on_lost`, and never comes back.
 """
 
 import asyncio
@@ -24,8 +21,7 @@ from burnish.child.frames import CALL, CANCEL
 from burnish.child.process import ChildDied, ChildKilled, ChildProcess, describe_exit, log_tail
 from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.loop_thread import LoopThread
-from burnish.rollout.hosted.group import end_group, shared_files
-from burnish.rollout.hosted.keeper import KEEPER
+from burnish.rollout.hosted.keeper import KEEPER, end_group, shared_files
 from burnish.waits import Wait, ran, waiting
 
 BEAT_S = 10.0  # between two signs of life, at most
@@ -140,9 +136,9 @@ class HostProcess:
         """End a request; it is answered with what it has, unless it has ended."""
         self._send(number, CANCEL)
 
-    def call(self, method: str, *arguments: Any, deadline_s: float | None = None) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """What a method `do_…` of the host gives. RolloutError where it fails, EngineLost where it does not answer."""
-        seconds = self._call_s if deadline_s is None else deadline_s
+        seconds = self._call_s
         self._refuse_if_gone()
         with waiting("engine", "", f"{method} of {self._label}", seconds) as wait:
             answer = self._thread.run(self._call(pickle.dumps(("call", method, arguments)), method, seconds, wait))

@@ -14,6 +14,14 @@ from burnish.config.rollout import BaseRolloutConfig
 from burnish.errors import ConfigError, NotAvailable
 
 
+def token_bytes(model: Any, itemsize: int) -> int:
+    """Memory for the keys and values of one token, by the model's configuration."""
+    text = model.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * text.num_hidden_layers * heads * size * itemsize)
+
+
 @dataclass(frozen=True)
 class HostedSpec(EngineSpec):
     """`name` is also that of the package that is imported."""

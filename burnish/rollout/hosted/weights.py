@@ -2,10 +2,7 @@
 
 A `WeightFolder` is in shared memory where there is enough. Its name says how much it will hold, so that engines which
 start together do not count on the same room, and it is locked, so that one whose owner died is found. Each bucket
-becomes a separate safetensors file, so that the trainer never holds more than one bucket in addition to the model.
-The files of the last publish are kept: an engine that takes the place of a lost one reads them again. `digest` is a
-fingerprint of a tensor's bits; those of what was written are compared with those of what was read. A `Proof` says what
-is to be computed with them.
+becomes a separate safetensors file. An engine that takes the place of a lost one reads the last files again.
 """
 
 import fcntl
@@ -25,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from burnish.errors import RolloutError
+from burnish.rollout.admission import check_fit
 
 SHARED_MEMORY = Path("/dev/shm")
 MIB = 2**20
@@ -55,11 +53,14 @@ def digest(tensor: Tensor) -> str:
     return f"{whole:016x}{halves:016x}"
 
 
-def read_weights(file: str | Path) -> Iterable[tuple[str, Tensor]]:
-    """The named tensors of one file, one after the other."""
-    with safe_open(file, framework="pt") as opened:
-        for name in opened.keys():  # noqa: SIM118 (it is no dictionary)
-            yield name, opened.get_tensor(name)
+def read_weights(files: Iterable[str | Path], digests: dict[str, str]) -> Iterator[tuple[str, Tensor]]:
+    """The named tensors of all files, one after the other; `digests` gets those of what was read."""
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 (it is no dictionary)
+                tensor = opened.get_tensor(name)
+                digests[name] = digest(tensor)
+                yield name, tensor
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,6 @@ class Proof:
     rounding: float
 
     def check(self, found: Sequence[float], who: str) -> None:
-        """RolloutError where somebody computes something else."""
         apart = [abs(a - b) for a, b in zip(found, self.log_probs, strict=True)]
         difference = sum(apart) / len(apart)
         if not difference <= self.rounding:  # nor where it is no number
@@ -120,7 +120,6 @@ class WeightFolder:
         self.version = version
 
     def compare(self, read: Mapping[str, str], who: str) -> None:
-        """RolloutError where somebody read something else than was written."""
         wrong = [name for name, value in self.digests.items() if read.get(name) != value]
         if wrong:
             raise RolloutError(
@@ -133,13 +132,9 @@ class WeightFolder:
         self._folder.remove()
 
     def _write_file(self, bucket: Mapping[str, Tensor]) -> None:
+        check_fit(bucket, self._shapes, self._model, "model")
         kept = {}
         for name, tensor in bucket.items():
-            if name not in self._shapes:
-                raise RolloutError(f"published weight {name!r} is not part of {self._model}")
-            if tuple(tensor.shape) != self._shapes[name]:
-                shapes = f"{tuple(tensor.shape)}, and the model's is {self._shapes[name]}"
-                raise RolloutError(f"published weight {name!r} is {shapes}; publish weights of the same model")
             # In the engine's type, on the CPU. Tied names in one bucket must not share memory in the file.
             here = tensor.detach().to("cpu", self.dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
             kept[name] = here.clone() if here.data_ptr() == tensor.data_ptr() else here

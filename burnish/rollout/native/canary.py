@@ -12,7 +12,7 @@ from torch import nn
 from burnish.errors import RolloutError
 from burnish.rollout.base import POLICY_IS_BROKEN
 from burnish.rollout.in_process import evaluating
-from burnish.rollout.native.block_manager import BlockManager
+from burnish.rollout.native.kv_pool import BlockManager
 from burnish.rollout.native.runner import Runner
 
 LENGTH, PROMPT = 16, 8
@@ -29,14 +29,6 @@ class Canary:
 
     def check(self, runner: Runner, blocks: BlockManager) -> None:
         """RolloutError if generation does not follow the module's weights. Nothing may be running."""
-        self._check_storage()
-        taken = blocks.take(-(-self._length // blocks.block_size))
-        try:
-            self._check_figures(runner, taken)
-        finally:
-            blocks.release(taken)
-
-    def _check_storage(self) -> None:
         now = {name: parameter.data_ptr() for name, parameter in self._module.named_parameters()}
         moved = [name for name, place in self._pointers.items() if now.get(name) != place]
         if moved:
@@ -44,14 +36,16 @@ class Canary:
                 f"{len(moved)} of {len(now)} parameters moved in memory since the rollout engine was made, such as "
                 f"{moved[0]}: it reads the old memory. Write weights in place (`copy_`), or make the engine afterwards"
             )
-
-    def _check_figures(self, runner: Runner, blocks: list[int]) -> None:
         vocabulary = int(self._module.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         ids = (np.arange(1, self._length + 1) * 7919) % vocabulary
-        with evaluating(self._module), torch.no_grad():
-            line = torch.from_numpy(ids)[None].to(runner.device)
-            plain = self._module(input_ids=line, use_cache=False).logits[0].float()  # (n, V)
-            own = runner.teacher_forced(ids, blocks, prompt=min(PROMPT, self._length)).float()
+        taken = blocks.take(-(-self._length // blocks.block_size))
+        try:
+            with evaluating(self._module), torch.no_grad():
+                line = torch.from_numpy(ids)[None].to(runner.device)
+                plain = self._module(input_ids=line, use_cache=False).logits[0].float()  # (n, V)
+                own = runner.teacher_forced(ids, taken, prompt=min(PROMPT, self._length)).float()
+        finally:
+            blocks.release(taken)
         if not bool(plain.isfinite().all()):
             raise RolloutError(POLICY_IS_BROKEN)
         spread = float((plain - plain.mean(-1, keepdim=True)).norm())

@@ -1,20 +1,14 @@
 """The native engine: schedule → run → sample → write down, on the trainer's own module and weights.
 
-    scheduler.py      which prompts are read and which rows continue; blocks, preemption (block_manager.py counts them)
-    runner.py         executes that: packed lines and decode steps (graphs.py replays them on a GPU)
+    scheduler.py      which prompts are read and which rows continue; preemption
+    runner.py         executes that: packed lines and decode steps (graphs.py replays them on a GPU), and waits for it
     state.py          the decode batch on the device; a step reads and writes it without the host
-    kv_pool.py        the memory of keys and values
+    kv_pool.py        the memory of keys and values, and who has which blocks of it
     sequence.py       one request on its way, and the history of what was sampled
-    flight.py         running work, and the wait for it
     canary.py         the proof that what generates is what is trained
 
-No thread steps the engine. The driver task (see `rollout/in_process.py`) does, in the event loop of those who wait: a
-step schedules work, lets the loop run, and takes in the results of the step `ahead` steps before. On a GPU the device
-is busy meanwhile, so coroutines may take some milliseconds without anyone waiting; on a CPU work is computed as it is
-scheduled, and `ahead` is 0. The loop is blocked for one step at most.
-
-A request that arrives joins before the next step; one that ends leaves at once. Its tokens depend on its seed and
-prompt alone, but for near-ties: sums are rounded otherwise in another batch.
+The driver task (see `rollout/in_process.py`) steps it in the event loop of those who wait: a step schedules work, lets
+the loop run, and takes in the results of the step `ahead` steps before. On a CPU work is computed as it is scheduled.
 """
 
 import asyncio
@@ -36,17 +30,15 @@ from burnish.models.attention import layers_of
 from burnish.models.decoders import decoder_for
 from burnish.ops.paged_attention import BLOCK_SIZE
 from burnish.ops.sampling import ENDED
+from burnish.rollout.admission import RequestState
 from burnish.rollout.base import FinishReason
 from burnish.rollout.in_process import InProcessEngine, evaluating
-from burnish.rollout.native.block_manager import BlockManager
 from burnish.rollout.native.canary import Canary
-from burnish.rollout.native.flight import Flight, Stuck
 from burnish.rollout.native.graphs import batch_size
-from burnish.rollout.native.kv_pool import KVPool
-from burnish.rollout.native.runner import Runner
+from burnish.rollout.native.kv_pool import BlockManager, KVPool
+from burnish.rollout.native.runner import Flight, Runner, Stuck
 from burnish.rollout.native.scheduler import Scheduler
 from burnish.rollout.native.sequence import History, Sequence
-from burnish.rollout.request import RequestState
 
 AHEAD = {"cuda": 3, "cpu": 0}  # steps queued before the results of the first are read
 GATHER = {"cuda": 4}  # steps between two short prefills
@@ -97,7 +89,6 @@ class NativeEngine(InProcessEngine):
         graphs: bool = True,
         ahead: int | None = None,
         fused: bool = True,
-        step_deadline_s: float | None = None,
     ):
         with evaluating(module):
             shapes = layers_of(module)  # first: what cannot be paged is refused for that
@@ -121,12 +112,10 @@ class NativeEngine(InProcessEngine):
             batched_tokens=max_num_batched_tokens,
             chunked=chunked_prefill,
             gather=GATHER.get(self.device.type, 0),
-            batch_size=self._batch_size if self.device.type == "cuda" else lambda rows: rows,
+            batch_size=lambda rows: min(batch_size(rows), max_num_seqs) if self.device.type == "cuda" else rows,
         )
         self._canary = Canary(module, self.context)
         self._ahead = AHEAD.get(self.device.type, 0) if ahead is None else ahead
-        if step_deadline_s is not None:
-            self.step_deadline_s = step_deadline_s
         self._sequences: dict[RequestState, Sequence] = {}  # in the scheduler
         self._flights: deque[Launched] = deque()
         self._launches = self._landings = 0
@@ -145,7 +134,6 @@ class NativeEngine(InProcessEngine):
     def from_config(
         cls, module: nn.Module, tokenizer: Any, config: RolloutConfig, logs: Path | None = None
     ) -> "NativeEngine":
-        """`logs` is for engines with separate processes."""
         cls.check_dtype(module, config)
         known = config.prompt_length is not None and config.response_length is not None
         return cls(
@@ -192,11 +180,10 @@ class NativeEngine(InProcessEngine):
         request = sequence.request
         if sequence.slot >= 0:
             request.token_ids, request.log_probs = self.history.sampled(sequence.slot)
-        versions = sequence.under and self._versions(sequence)
-        request.finish(reason, stop, min(versions, default=self.version), versions)
+        request.versions = sequence.under and self._versions(sequence)
+        request.finish(reason, stop, self.version)
 
     def _versions(self, sequence: Sequence) -> list[int]:
-        """Of each token that it has."""
         count = int(self.history.counts[sequence.slot]) if sequence.slot >= 0 else 0
         return sequence.under + [self.version] * (count - len(sequence.under))
 
@@ -240,18 +227,21 @@ class NativeEngine(InProcessEngine):
             self._refuse_broken()
             return self._step()
         except Exception as error:  # noqa: BLE001 (rises at every caller)
-            self._break_off(error)
+            self._end_running(error)
             return True
         finally:
             self._stepping = False
             self._rest()
 
-    def _break_off(self, error: Exception) -> None:
-        """A step failed: every caller gets the error, and nothing that it wrote stays."""
+    def _end_running(self, error: Exception) -> None:
+        """A step or a publish failed: every caller gets the error, and nothing that was computed stays."""
         if isinstance(error, Stuck):
             self._broken = error
         self._fail(list(self._sequences), error)
-        self._start_again()
+        self._abandon()
+        self.scheduler.blocks.forget()
+        if self._broken is None:
+            self.pool.clear()
 
     def _rest(self) -> None:
         """Where nobody waits any more, end running work and leave the module as it was found."""
@@ -267,28 +257,24 @@ class NativeEngine(InProcessEngine):
             self._was_training = False
 
     def _step(self) -> bool:
-        """Schedule work and take in results; whether a request was answered."""
-        launched = False
+        launches = self._launches
         if (prefill := self.scheduler.prefill()) is not None:
             self._counts["prefill_tokens"] += prefill.token_count
             sampled = np.array([sequence.row for sequence in prefill.sampled], dtype=np.int64)
             what = f"reading {prefill.token_count} tokens of {len(prefill.chunks)} prompts"
             with self._computing(what):
-                flight = self.runner.prefill(prefill, self._stopped(), self.history)
+                flight = self.runner.prefill(prefill, self.history)
             self._note(flight, sampled, what)
-            launched = True
         if (decode := self.scheduler.decode()) is not None:
             self._counts["steps"] += 1
             what = f"a decode step of {len(decode.rows)} sequences"
             with self._computing(what):
-                flight = self.runner.decode(decode, self._stopped())
+                flight = self.runner.decode(decode)
             self._note(flight, decode.rows, what)
-            launched = True
-        if not launched and not self._flights:
+        if launches == self._launches:
+            if self._flights:
+                return self._land(self._flights.popleft())  # after which there may be work again
             self.scheduler.preempt()  # no block is free for rows that must continue
-            return False
-        if not launched:
-            return self._land(self._flights.popleft())  # after which there may be work again
         answered = False
         while len(self._flights) > self._ahead:
             answered |= self._land(self._flights.popleft())
@@ -298,12 +284,7 @@ class NativeEngine(InProcessEngine):
         self._flights.append(Launched(flight, rows, *self.scheduler.about(rows), what))
         self._launches += 1
 
-    def _stopped(self) -> list[int]:
-        stopped, self.scheduler.stopped = self.scheduler.stopped, []
-        return stopped
-
     def _land(self, step: Launched) -> bool:
-        """Write down what a step sampled and answer those that are done."""
         ids, log_probs, status = step.flight.wait(self.step_deadline_s, step.what)[:, step.rows]
         sampled = status > 0
         if np.isnan(log_probs[sampled]).any():
@@ -355,13 +336,6 @@ class NativeEngine(InProcessEngine):
             self._remove(sequence)
         self.scheduler.reset()
 
-    def _start_again(self) -> None:
-        """After a step that failed: nothing that it wrote may stay."""
-        self._abandon()
-        self.scheduler.blocks.forget()
-        if self._broken is None:
-            self.pool.clear()
-
     # Weights and memory
 
     def _prepare_publish(self) -> None:
@@ -377,15 +351,11 @@ class NativeEngine(InProcessEngine):
         self.scheduler.blocks.forget()
         self._synchronise()
 
-    def _end_running(self, error: RolloutError) -> None:
-        self._fail(list(self._sequences), error)
-        self._start_again()
-
     def pause(self) -> None:
         try:
             self._land_all()
         except Exception as error:  # noqa: BLE001 (rises at every caller, as that of a step)
-            self._break_off(error)
+            self._end_running(error)
 
     def _prove_publish(self) -> None:
         self._canary.check(self.runner, self.scheduler.blocks)
@@ -429,9 +399,7 @@ class NativeEngine(InProcessEngine):
 
     def _is_idle(self) -> bool:
         """Whether the device has done all that was handed to it."""
-        if self.device.type != "cuda":
-            return True
-        return (self._stream or torch.cuda.default_stream(self.device)).query()
+        return self.device.type != "cuda" or (self._stream or torch.cuda.default_stream(self.device)).query()
 
     def _land_all(self) -> None:
         """Steps of requests that were aborted may still be running."""
@@ -459,9 +427,6 @@ class NativeEngine(InProcessEngine):
             "tokens_per_s": self._counts["generated_tokens"] / self._busy_s if self._busy_s else 0.0,
         }
 
-    def _batch_size(self, rows: int) -> int:
-        return min(batch_size(rows), self.max_num_seqs)
-
     def _make_pool(self) -> None:
         """What memory allows now may be less than when the engine was made, never less than one sequence needs."""
         blocks = self._block_count()
@@ -480,14 +445,16 @@ class NativeEngine(InProcessEngine):
         """The context, or what the pool holds of it; that is enough for `needed` tokens where these were asked for."""
         if self._blocks >= self._least_blocks(self.context):
             return self.context
+        held = (self._blocks - 1) * self.pool.block_size
         if self._blocks < self._least_blocks(needed):
             if asked_for or self._blocks < 3:
                 raise ConfigError(self._too_small(self._blocks, needed, "raise it, or ask for shorter sequences"))
             log.warning(
                 "the KV pool holds %d tokens, and the model's context is %d: longer sequences are refused. Raise "
-                "gpu_memory_utilization, or set max_model_len", (self._blocks - 1) * self.pool.block_size, self.context,
-            )  # fmt: skip
-        held = (self._blocks - 1) * self.pool.block_size
+                "gpu_memory_utilization, or set max_model_len",
+                held,
+                self.context,
+            )
         if self._fixed_blocks:
             return held
         return max(int(SHRUNK * held), needed if held >= needed else 0)

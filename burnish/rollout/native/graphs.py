@@ -26,8 +26,6 @@ def batch_size(rows: int) -> int:
 
 
 class Graphs:
-    """Calls `step(size)` by replaying what it did."""
-
     def __init__(self, state: DecodeState):
         self._state = state
         self._captured: dict[tuple[str, int], tuple[torch.cuda.CUDAGraph, Tensor | None]] = {}

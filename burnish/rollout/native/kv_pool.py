@@ -1,13 +1,11 @@
 """The memory of keys and values: blocks of S tokens, for every layer, in one allocation.
 
-`fitting_blocks` says how many blocks there may be: what the engine can use at all, within its share of the device's
-memory and, on a GPU, what is free of it (on a CPU memory is taken as it is written to). `release` gives the memory back
-and `allocate` takes it again, perhaps at another address; kernels read the address from the device, so captured graphs
-keep working.
+`release` gives it back and `allocate` takes it again, perhaps at another address; kernels read the address from the
+device, so captured graphs keep working.
 """
 
-import math
 import os
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +15,7 @@ from burnish.models.attention import LayerShape
 from burnish.ops.paged_attention import LayerKV
 
 MARGIN = 0.9  # of what is free: kernels need workspace too
+Key = tuple[int, bytes]  # serial number of the block before, and this block's tokens
 
 
 class KVPool:
@@ -35,7 +34,11 @@ class KVPool:
     def allocate(self, blocks: int) -> None:
         """Zeros, because what is masked is still multiplied by 0, and 0 × NaN is NaN."""
         self.release()  # the old memory first: there may not be room for both
-        flat = self._zeros(blocks * self.block_bytes).view(self.dtype)
+        total = blocks * self.block_bytes
+        if self.device.type == "cpu":  # numpy's take no memory until they are written to; torch writes them at once
+            flat = torch.from_numpy(np.zeros(total, dtype=np.uint8)).view(self.dtype)
+        else:
+            flat = torch.zeros(total, dtype=torch.uint8, device=self.device).view(self.dtype)
         start = 0
         for layer, shape in zip(self.layers, self.shapes, strict=True):
             size = blocks * self._elements(shape)
@@ -80,11 +83,108 @@ class KVPool:
             return min(share * total, MARGIN * free)
         return share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
-    def _zeros(self, size: int) -> torch.Tensor:
-        if self.device.type == "cpu":  # numpy's take no memory until they are written to; torch writes them at once
-            return torch.from_numpy(np.zeros(size, dtype=np.uint8))
-        return torch.zeros(size, dtype=torch.uint8, device=self.device)
-
     def _elements(self, shape: LayerShape) -> int:
-        """Of the keys of one block."""
-        return math.prod((self.block_size, shape.heads, shape.head_size))
+        return self.block_size * shape.heads * shape.head_size
+
+
+class BlockManager:
+    """Who has which blocks, and which of them hold a beginning that another sequence may share.
+
+    When nobody has a full block any more whose content is known (`remember`), it is kept, and given away only when no
+    empty one is left, the one that was released first going first. What a block holds is known by its tokens and by the
+    block before it, not by a hash: a match is never a mistake. Block 0 belongs to nobody; whatever has no place is
+    written there.
+    """
+
+    def __init__(self, blocks: int, block_size: int, caching: bool = True):
+        self.block_size = block_size
+        self.total = blocks - 1
+        self._caching = caching
+        self._empty = list(range(blocks - 1, 0, -1))  # a stack
+        self._holders = np.zeros(blocks, dtype=np.int32)
+        self._kept: OrderedDict[int, None] = OrderedDict()  # nobody has them, but what they hold may be asked for
+        self._found: dict[Key, int] = {}  # block by what it holds
+        self._keys: dict[int, Key] = {}  # the other way round
+        self._serials: dict[int, int] = {}  # of the blocks in `_keys`; never used twice
+        self._next_serial = 1
+
+    @property
+    def free(self) -> int:
+        return len(self._empty) + len(self._kept)
+
+    @property
+    def empty(self) -> int:
+        """Blocks that can be taken and hold nothing worth keeping."""
+        return len(self._empty)
+
+    @property
+    def used(self) -> int:
+        return self.total - self.free
+
+    @property
+    def cached(self) -> int:
+        return len(self._kept)
+
+    def take(self, count: int) -> list[int]:
+        """Blocks for one sequence to write in; the caller has seen that `free` suffices."""
+        taken = []
+        for _ in range(count):
+            if self._empty:
+                block = self._empty.pop()
+            else:
+                block, _ = self._kept.popitem(last=False)
+                del self._found[self._keys.pop(block)], self._serials[block]
+            self._holders[block] = 1
+            taken.append(block)
+        return taken
+
+    def share(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._holders[block] += 1
+            self._kept.pop(block, None)
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """One sequence has them no longer."""
+        for block in reversed(blocks):  # a later block is of no use without those before it: it goes first
+            self._holders[block] -= 1
+            if self._holders[block] == 0:
+                if block in self._keys:
+                    self._kept[block] = None
+                else:
+                    self._empty.append(block)
+
+    def match(self, tokens: np.ndarray) -> list[int]:
+        """Blocks that hold the beginning of `tokens`. At least the last token is left out: its logits are wanted."""
+        found: list[int] = []
+        serial = 0
+        for i in range((len(tokens) - 1) // self.block_size if self._caching else 0):
+            block = self._found.get((serial, self._content(tokens, i)))
+            if block is None:
+                break
+            found.append(block)
+            serial = self._serials[block]
+        return found
+
+    def remember(self, tokens: np.ndarray, blocks: Sequence[int]) -> None:
+        """`blocks` hold the keys and values of `tokens`, as far as these fill them."""
+        serial = 0
+        for i in range(len(tokens) // self.block_size if self._caching else 0):
+            if blocks[i] not in self._keys:
+                key = (serial, self._content(tokens, i))
+                if (twin := self._found.get(key)) is not None:  # written twice: the first stays the one to share
+                    serial = self._serials[twin]
+                    continue
+                self._found[key], self._keys[blocks[i]] = blocks[i], key
+                self._serials[blocks[i]], self._next_serial = self._next_serial, self._next_serial + 1
+            serial = self._serials[blocks[i]]
+
+    def forget(self) -> None:
+        """What blocks hold is no longer valid: the weights have changed."""
+        self._empty += self._kept
+        self._kept.clear()
+        self._found.clear()
+        self._keys.clear()
+        self._serials.clear()
+
+    def _content(self, tokens: np.ndarray, i: int) -> bytes:
+        return tokens[i * self.block_size : (i + 1) * self.block_size].tobytes()

@@ -1,31 +1,66 @@
 """Runs what the scheduler issues: from host arrays to kernels, and from sampled tokens back to a `Flight`.
 
-A prefill computes a packed line of prompt tokens and samples for the sequences that are complete; a decode step feeds
-every row its newest token. Both leave their results in the decode state, where the next step finds them. On a GPU all
-of this is queued and the host continues; decode steps are replayed graphs.
+A prefill and a decode step leave their results in the decode state, where the next step finds them. On a GPU all of
+this is queued and the host continues: a `Flight` polls for the small copy at its end, no longer than the deadline. On a
+CPU it is computed by then, in the thread that trains unless generation runs ahead: two threads that compute in turn
+would each keep the cores busy with waiting for the other.
 """
 
+import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from burnish.errors import EngineLost
 from burnish.models.decoders import Decoder
 from burnish.ops.paged_attention import Paged
 from burnish.ops.sampling import STOPS, sample_and_advance
-from burnish.rollout.native.flight import DeviceFlight, Flight, HostFlight
+from burnish.rollout.in_process import OWNER
 from burnish.rollout.native.graphs import Graphs
 from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.scheduler import Chunk, Decode, Prefill
 from burnish.rollout.native.sequence import History, Sequence
-from burnish.rollout.native.state import DecodeState, NewRows, upload
+from burnish.rollout.native.state import DecodeState, upload
+from burnish.waits import waiting
+
+POLL_S = 2e-5  # between two looks at whether the device is done
 
 
-@dataclass(frozen=True)
-class Line:
+class Stuck(EngineLost):
+    """A step did not end; the engine cannot continue."""
+
+
+class Flight:
+    """`out` is `DecodeRows.out` after the step, (3, C), which the next step overwrites."""
+
+    def __init__(self, out: Tensor):
+        self._event: torch.cuda.Event | None = None
+        if out.is_cuda:
+            self._copy = torch.empty(out.shape, dtype=out.dtype, pin_memory=True)
+            self._copy.copy_(out, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._copy = out.clone()
+
+    def wait(self, deadline_s: float, what: str) -> np.ndarray:
+        if self._event is not None and not self._event.query():
+            with waiting("engine", OWNER, what, deadline_s) as wait:
+                while not self._event.query():
+                    if wait.age > deadline_s:
+                        wait.overdue()
+                        raise Stuck(
+                            f"the rollout engine is stuck: the kernels of {what} have not ended within {deadline_s:g} s"
+                        )
+                    time.sleep(POLL_S)
+        return self._copy.numpy()
+
+
+class Line(NamedTuple):
     """A packed line of prompt tokens as host arrays; T tokens of B chunks, of which n are sampled from."""
 
     ids: np.ndarray  # (T,)
@@ -64,41 +99,35 @@ class Runner:
     def __init__(self, decoder: Decoder, pool: KVPool, *, max_rows: int, context: int, graphs: bool):
         self.decoder, self.pool, self.device = decoder, pool, pool.device
         self.context = context
-        self._on_gpu = pool.device.type == "cuda"
+        on_gpu = pool.device.type == "cuda"
+        self._here: AbstractContextManager[object] = torch.cuda.device(pool.device) if on_gpu else nullcontext()
         self.state = DecodeState(max_rows, -(-context // pool.block_size), pool.device)
-        self._graphs = Graphs(self.state) if graphs and self._on_gpu else None
+        self._graphs = Graphs(self.state) if graphs and on_gpu else None
 
-    def prefill(self, work: Prefill, stopped: list[int], history: History) -> Flight:
+    def prefill(self, work: Prefill, history: History) -> Flight:
         line = Line.of(work.chunks, self.pool.block_size)
-        new = _new_rows(work.sampled, history) if work.sampled else None
-        truncates = any(sequence.request.sampling.truncates for sequence in work.sampled)
-        copies = np.asarray(work.copies, dtype=np.int64).reshape(-1, 2)
         longest_query = max(chunk.stop - chunk.start for chunk in work.chunks)
-
-        def run() -> Tensor:
-            self.state.stop(stopped)
-            index = self.state.fill(new) if new is not None else None
+        with torch.inference_mode(), self._here:
+            self.state.stop(work.stopped)
+            index = self._fill(work.sampled, history) if work.sampled else None
             logits, source = self._read(line, longest_query)
-            if len(copies):
-                self.pool.copy(*upload(self.device, *copies.T))
+            if work.copies:
+                self.pool.copy(*upload(self.device, *np.asarray(work.copies).T))
             if index is not None:
+                truncates = any(sequence.request.sampling.truncates for sequence in work.sampled)
                 sample_and_advance(logits, self.state.rows, index, source, truncates)
-            return self.state.rows.out
+            return Flight(self.state.rows.out)
 
-        return self._fly(run)
-
-    def decode(self, work: Decode, stopped: list[int]) -> Flight:
-        def run() -> Tensor:
-            self.state.stop(stopped)
+    def decode(self, work: Decode) -> Flight:
+        with torch.inference_mode(), self._here:
+            self.state.stop(work.stopped)
             self.state.move(work.moves)
             self.state.extend(work.grown)
             if work.truncates:
                 self._call("truncated step", self._truncated_step, work.size)
             else:
                 self._call("step", self._step, work.size)
-            return self.state.rows.out
-
-        return self._fly(run)
+            return Flight(self.state.rows.out)
 
     def forget_graphs(self) -> None:
         """Give their memory back; steps are not replayed any more."""
@@ -109,23 +138,19 @@ class Runner:
 
         For the canary: it takes the same ways as generation does. The state's rows are idle before and after.
         """
-        with torch.inference_mode(), torch.cuda.device(self.device) if self._on_gpu else nullcontext():
-            return self._teacher_forced(ids, blocks, prompt)
-
-    def _teacher_forced(self, ids: np.ndarray, blocks: list[int], prompt: int) -> Tensor:
         places = np.arange(prompt)
         table = np.asarray(blocks, dtype=np.int64)
         slots = table[places // self.pool.block_size] * self.pool.block_size + places % self.pool.block_size
         line = Line(ids[:prompt], places, slots, table[None], np.array([prompt]), np.array([0, prompt]), places, places)
-        parts = [self._read(line, prompt)[0]]
         rows = self.state.rows
-        self.state.tables[0, : len(table)] = upload(self.device, table)[0].int()
-        for position in range(prompt, len(ids)):
-            rows.ids[0], rows.positions[0], rows.left[0] = int(ids[position]), position, 1
-            logits = self._call("logits", self.logits, 1)
-            parts.append(logits.clone())
-        rows.left[0] = 0
-        return torch.cat(parts)
+        with torch.inference_mode(), self._here:
+            parts = [self._read(line, prompt)[0]]
+            self.state.tables[0, : len(table)] = upload(self.device, table)[0].int()
+            for position in range(prompt, len(ids)):
+                rows.ids[0], rows.positions[0], rows.left[0] = int(ids[position]), position, 1
+                parts.append(self._call("logits", self.logits, 1).clone())
+            rows.left[0] = 0
+            return torch.cat(parts)
 
     def logits(self, size: int) -> Tensor:
         """Logits (size, V) after the newest token of each row, which is stored. Those of idle rows mean nothing."""
@@ -145,10 +170,7 @@ class Runner:
 
     def _read(self, line: Line, longest_query: int) -> tuple[Tensor, Tensor]:
         """Compute a line: the logits (k, V) of the tokens to keep, and for each sampled sequence which (n,)."""
-        ids, positions, slots, tables, lengths, starts, keep, source = upload(
-            self.device,
-            line.ids, line.positions, line.slots, line.tables, line.lengths, line.starts, line.keep, line.source,
-        )  # fmt: skip
+        ids, positions, slots, tables, lengths, starts, keep, source = upload(self.device, *line)
         where = Paged(slots, tables.int(), lengths.int(), starts.int(), longest_query, int(line.lengths.max()))
         return self.decoder(ids, positions, self.pool.layers, where, keep), source
 
@@ -156,33 +178,26 @@ class Runner:
         result = self._graphs.call(name, step, size) if self._graphs is not None else step(size)
         return result  # type: ignore[return-value]
 
-    def _fly(self, run: Callable[[], Tensor]) -> Flight:
-        with torch.inference_mode(), torch.cuda.device(self.device) if self._on_gpu else nullcontext():
-            return DeviceFlight(run) if self._on_gpu else HostFlight(run)
-
-
-def _new_rows(sequences: list[Sequence], history: History) -> NewRows:
-    counts = history.counts[[sequence.slot for sequence in sequences]]
-    requests = [sequence.request for sequence in sequences]
-    samplings = [request.sampling for request in requests]
-    stops = np.full((len(sequences), STOPS), -1, dtype=np.int64)
-    tables = np.zeros((len(sequences), max(len(sequence.blocks) for sequence in sequences)), dtype=np.int64)
-    for i, sequence in enumerate(sequences):
-        tables[i, : len(sequence.blocks)] = sequence.blocks
-        if len(requests[i].stop_ids) <= STOPS:
-            stops[i, : len(requests[i].stop_ids)] = list(requests[i].stop_ids)
-    lengths = np.array([len(sequence.prompt) for sequence in sequences])
-    seeds = np.array([sampling.seed & 0xFFFFFFFFFFFFFFFF for sampling in samplings], dtype=np.uint64)
-    return NewRows(
-        rows=np.array([sequence.row for sequence in sequences]),
-        positions=lengths + counts - 1,
-        left=np.array([request.limit for request in requests]) - counts,
-        drawn=counts,
-        seeds=seeds.view(np.int64),
-        temperature=np.array([sampling.temperature for sampling in samplings], dtype=np.float32),
-        top_k=np.clip([sampling.top_k for sampling in samplings], 0, np.iinfo(np.int32).max),
-        top_p=np.array([sampling.top_p for sampling in samplings], dtype=np.float32),
-        min_p=np.array([sampling.min_p for sampling in samplings], dtype=np.float32),
-        stops=stops,
-        tables=tables,
-    )
+    def _fill(self, sequences: list[Sequence], history: History) -> Tensor:
+        counts = history.counts[[sequence.slot for sequence in sequences]]
+        requests = [sequence.request for sequence in sequences]
+        samplings = [request.sampling for request in requests]
+        stops = np.full((len(sequences), STOPS), -1, dtype=np.int64)
+        tables = np.zeros((len(sequences), max(len(sequence.blocks) for sequence in sequences)), dtype=np.int64)
+        for i, sequence in enumerate(sequences):
+            tables[i, : len(sequence.blocks)] = sequence.blocks
+            if len(requests[i].stop_ids) <= STOPS:
+                stops[i, : len(requests[i].stop_ids)] = list(requests[i].stop_ids)
+        whole = {
+            "positions": np.array([len(sequence.prompt) for sequence in sequences]) + counts - 1,  # of the newest token
+            "left": np.array([request.limit for request in requests]) - counts,
+            "drawn": counts,
+            "seeds": np.array([one.seed & 0xFFFFFFFFFFFFFFFF for one in samplings], dtype=np.uint64).view(np.int64),
+            "top_k": np.clip([sampling.top_k for sampling in samplings], 0, np.iinfo(np.int32).max),
+            "stops": stops,
+        }
+        real = {
+            name: np.array([getattr(sampling, name) for sampling in samplings], dtype=np.float32)
+            for name in ("temperature", "top_p", "min_p")
+        }
+        return self.state.fill(np.array([sequence.row for sequence in sequences]), tables, whole, real)

@@ -1,28 +1,24 @@
 """What runs next: which prompts are read, which rows of the decode batch continue, who gets blocks and who must wait.
 
-Consumes sequences (`add`, `drop`, and `end` when one is done) and issues work for the runner: `Prefill`, a line of
-prompt tokens of several sequences, and `Decode`, one token for every row. Nothing here touches a device. Decisions are
-made when work is issued; on a GPU it runs later, and what it sampled is known later still. So the scheduler counts
-a row's position by what it has issued, and a row that has ended without the host knowing is an idle one.
+Issues work for the runner: `Prefill`, a line of prompt tokens of several sequences, and `Decode`, one token for every
+row. On a GPU it runs later, and what it sampled is known later still. So the scheduler counts a row's position by what
+it has issued, and a row that has ended without the host knowing is an idle one.
 
-- Waiting sequences are admitted in the order of `place`, as long as rows and blocks are there.
-- A prompt is cut into pieces of at most `batched_tokens` for all sequences together.
 - Where a short prefill costs as much as a long one (on a GPU, by its launches), `gather` steps pass between two of
   them, and a full batch lets others in when a sixteenth of it is free: several prompts are then read at once.
 - Sequences with the same tokens that are admitted together are read once: the others are `forks` of the first and
   share its blocks; only the last, which is not full, is copied.
 - Blocks are given out as rows grow, in fair shares of what is empty: all that a row can need where there is plenty, one
   at a time where there is not. Without a free block, the youngest sequence goes back to the queue (`preempt`).
-- Rows are kept dense: when fewer are left than a smaller batch size holds, the last ones move into the holes.
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from burnish.rollout.native.block_manager import BlockManager
+from burnish.rollout.native.kv_pool import BlockManager
 from burnish.rollout.native.sequence import History, Sequence
 
 
@@ -43,9 +39,10 @@ class Chunk:
 
 @dataclass
 class Prefill:
-    chunks: list[Chunk]
-    copies: list[tuple[int, int]]  # blocks to copy once the line has been computed
-    sampled: list[Sequence]  # in the order of chunks and their forks
+    chunks: list[Chunk] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy once the line has been computed
+    sampled: list[Sequence] = field(default_factory=list)  # in the order of chunks and their forks
+    stopped: list[int] = field(default_factory=list)  # rows that end before
 
     @property
     def token_count(self) -> int:
@@ -55,6 +52,7 @@ class Prefill:
 @dataclass
 class Decode:
     rows: np.ndarray  # (n,) those that sample a token
+    stopped: list[int]  # rows that end before
     moves: list[tuple[int, int]]  # rows to copy before, from and to
     grown: list[tuple[int, int, list[int]]]  # row, column, blocks to write into its table before
     size: int  # rows 0 to size are run
@@ -78,7 +76,7 @@ class Scheduler:
         self.gather = gather
         self.batch_size = batch_size  # how many rows are run when so many are live
         self.preemptions = self.shared_tokens = self.reused_tokens = 0
-        self.stopped: list[int] = []  # rows that the device must drop; the runner takes them
+        self._stopped: list[int] = []  # rows that the device must drop, with the next work
         self._waiting: list[tuple[tuple[tuple[int, ...], int], Sequence]] = []  # a heap
         self._reading: list[Sequence] = []  # admitted, with tokens yet to be computed
         self._sequences = np.full(max_rows, None, dtype=object)  # by row
@@ -112,7 +110,6 @@ class Scheduler:
         heapq.heappush(self._waiting, (sequence.place, sequence))
 
     def tokens(self, sequence: Sequence) -> np.ndarray:
-        """Prompt, and what the host knows to be sampled."""
         if sequence.slot < 0 or not self.history.counts[sequence.slot]:
             return sequence.prompt
         return np.concatenate([sequence.prompt, self.history.tokens(sequence.slot)])
@@ -124,7 +121,7 @@ class Scheduler:
         if self._gathers():
             return None
         budget = self.batched_tokens
-        work = Prefill([], [], [])
+        work = Prefill()
         for sequence in self._reading:
             budget -= self._read(work, sequence, self.tokens(sequence), budget)
         admitted = forked = 0
@@ -156,6 +153,7 @@ class Scheduler:
             return None
         if 2 * work.token_count < self.batched_tokens:
             self._rest = self.gather
+        work.stopped, self._stopped = self._stopped, []
         return work
 
     def _gathers(self) -> bool:
@@ -184,7 +182,6 @@ class Scheduler:
         return True
 
     def _fork(self, work: Prefill, leader: Chunk, sequence: Sequence, reserve: int) -> bool:
-        """Let it share what `leader` has."""
         whole, rest = divmod(len(leader.tokens), self.blocks.block_size)
         if self.blocks.free - bool(rest) < reserve:
             return False
@@ -223,7 +220,7 @@ class Scheduler:
         self._top = max(self._top, row + 1)
         self._sequences[row] = sequence
         self._next[row] = length
-        self._left[row] = self._end(sequence) - length - 1
+        self._left[row] = len(sequence.prompt) + sequence.request.limit - length - 1
         self._capacity[row] = len(sequence.blocks) * self.blocks.block_size
         self._slots[row] = sequence.slot
         self._watched[row] = sequence.watched
@@ -239,7 +236,7 @@ class Scheduler:
     def decode(self) -> Decode | None:
         """One token for every row that may have another. None where no row may, or where `preempt` must come first."""
         rows = np.flatnonzero(self._left[: self._top] > 0)
-        if not len(rows) or self._starved(rows):
+        if not len(rows) or np.count_nonzero(self._next[rows] >= self._capacity[rows]) > self.blocks.free:
             return None
         moves = self._compact()
         if moves:
@@ -248,11 +245,8 @@ class Scheduler:
         self._rest -= 1
         self._next[rows] += 1
         self._left[rows] -= 1
-        return Decode(rows, moves, grown, self.batch_size(self._top), bool(self._truncates[rows].any()))
-
-    def _starved(self, rows: np.ndarray) -> bool:
-        """Whether rows that continue need more blocks than are free."""
-        return int(np.count_nonzero(self._next[rows] >= self._capacity[rows])) > self.blocks.free
+        stopped, self._stopped = self._stopped, []
+        return Decode(rows, stopped, moves, grown, self.batch_size(self._top), bool(self._truncates[rows].any()))
 
     def preempt(self) -> None:
         """Send the youngest sequence back to the queue. Only when nothing that was issued is still running."""
@@ -264,8 +258,7 @@ class Scheduler:
 
     def preempt_all(self) -> None:
         """Send all that run back to the queue, in which each keeps its place; the same condition as above."""
-        for sequence in [*self._live(), *self._reading]:
-            self._leave(sequence, sequence.prompt[:0])
+        for sequence in self._drop_all():
             self.add(sequence)
 
     def end(self, sequence: Sequence) -> None:
@@ -274,7 +267,6 @@ class Scheduler:
         self._leave(sequence, tokens[: len(tokens) - 1])
 
     def drop(self, sequence: Sequence) -> None:
-        """It is not wanted any more, wherever it is."""
         if sequence.row is not None or sequence in self._reading:
             self._leave(sequence, sequence.prompt[: sequence.computed])
         else:
@@ -282,10 +274,14 @@ class Scheduler:
             heapq.heapify(self._waiting)
 
     def reset(self) -> None:
-        """Nobody waits for anything any more."""
-        for sequence in [*self._live(), *self._reading]:
-            self._leave(sequence, sequence.prompt[:0])
+        self._drop_all()
         self._waiting = []
+
+    def _drop_all(self) -> list[Sequence]:
+        dropped = [*self._live(), *self._reading]
+        for sequence in dropped:
+            self._leave(sequence, sequence.prompt[:0])
+        return dropped
 
     def _leave(self, sequence: Sequence, held: np.ndarray) -> None:
         self.blocks.remember(held, sequence.blocks)
@@ -294,7 +290,7 @@ class Scheduler:
         if sequence.row is None:
             self._reading.remove(sequence)
             return
-        self.stopped.append(sequence.row)
+        self._stopped.append(sequence.row)
         self._clear(sequence.row)
         sequence.row = None
 
@@ -306,7 +302,7 @@ class Scheduler:
         while self._top and self._sequences[self._top - 1] is None:
             self._top -= 1
 
-    def _live(self) -> Iterable[Sequence]:
+    def _live(self) -> list[Sequence]:
         return [sequence for sequence in self._sequences[: self._top] if sequence is not None]
 
     def _compact(self) -> list[tuple[int, int]]:
@@ -336,9 +332,6 @@ class Scheduler:
             sequence.blocks += new
             self._capacity[row] = len(sequence.blocks) * self.blocks.block_size
         return grown
-
-    def _end(self, sequence: Sequence) -> int:
-        return len(sequence.prompt) + sequence.request.limit
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-int(tokens) // self.blocks.block_size)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from burnish.ops.sampling import STOPS
-from burnish.rollout.request import RequestState
+from burnish.rollout.admission import RequestState
 
 
 @dataclass(eq=False)
@@ -40,7 +40,6 @@ class History:
         self._free: list[int] = []
 
     def take(self, limit: int) -> int:
-        """A slot for up to `limit` tokens."""
         if limit > self.ids.shape[1]:
             self._enlarge(len(self.counts), limit)
         if not self._free:

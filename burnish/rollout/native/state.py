@@ -4,8 +4,8 @@ A step reads and writes this state without the host. The host changes it between
 moved, and given blocks. Each change is one small copy and a few index operations, queued like everything else.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 import torch
@@ -13,67 +13,46 @@ from torch import Tensor
 
 from burnish.ops.sampling import STOPS, DecodeRows
 
-
-@dataclass(frozen=True)
-class NewRows:
-    """Rows to fill (n of them), as host arrays."""
-
-    rows: np.ndarray  # (n,) int64
-    positions: np.ndarray  # (n,) int64: of the token before the one that is sampled first
-    left: np.ndarray  # (n,) int64
-    drawn: np.ndarray  # (n,) int64
-    seeds: np.ndarray  # (n,) int64
-    temperature: np.ndarray  # (n,) float32
-    top_k: np.ndarray  # (n,) int64
-    top_p: np.ndarray  # (n,) float32
-    min_p: np.ndarray  # (n,) float32
-    stops: np.ndarray  # (n, STOPS) int64
-    tables: np.ndarray  # (n, m) int64
+CHANGED = ("ids", "positions", "left", "drawn", "out")  # what a step changes
 
 
 class DecodeState:
     """`rows` and `tables` of C rows; `first(n)` are views of the first n."""
 
     def __init__(self, capacity: int, columns: int, device: torch.device):
-        def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
+        def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(shape or (capacity,), dtype=dtype, device=device)
 
         self.device = device
         self.rows = DecodeRows(
-            ids=zeros(capacity),
-            positions=zeros(capacity),
-            left=zeros(capacity, dtype=torch.int32),
-            drawn=zeros(capacity),
-            seeds=zeros(capacity),
-            temperature=zeros(capacity, dtype=torch.float32),
-            top_k=zeros(capacity, dtype=torch.int32),
-            top_p=zeros(capacity, dtype=torch.float32) + 1,
-            min_p=zeros(capacity, dtype=torch.float32),
-            stops=zeros(capacity, STOPS) - 1,
-            out=zeros(3, capacity, dtype=torch.float32),
+            **{name: zeros(torch.long) for name in ("ids", "positions", "drawn", "seeds")},
+            **{name: zeros(torch.int32) for name in ("left", "top_k")},
+            **{name: zeros(torch.float32) for name in ("temperature", "min_p")},
+            top_p=zeros(torch.float32) + 1,
+            stops=zeros(torch.long, capacity, STOPS) - 1,
+            out=zeros(torch.float32, 3, capacity),
         )
-        self.tables = zeros(capacity, columns, dtype=torch.int32)  # (C, M)
+        self.tables = zeros(torch.int32, capacity, columns)  # (C, M)
 
     def first(self, count: int) -> tuple[DecodeRows, Tensor]:
         rows = {item.name: getattr(self.rows, item.name)[:count] for item in fields(DecodeRows) if item.name != "out"}
         return DecodeRows(**rows, out=self.rows.out), self.tables[:count]
 
-    def fill(self, new: NewRows) -> Tensor:
-        """Take over new rows; their indices (n,) on the device."""
-        index, positions, left, drawn, seeds, top_k, stops, tables = upload(
-            self.device, new.rows, new.positions, new.left, new.drawn, new.seeds, new.top_k, new.stops, new.tables
-        )
-        temperature, top_p, min_p = upload(self.device, new.temperature, new.top_p, new.min_p)
-        rows = self.rows
-        rows.positions[index], rows.left[index], rows.drawn[index] = positions, left.int(), drawn
-        rows.seeds[index], rows.stops[index] = seeds, stops
-        rows.temperature[index], rows.top_k[index] = temperature, top_k.int()
-        rows.top_p[index], rows.min_p[index] = top_p, min_p
-        self.tables[index, : tables.shape[1]] = tables.int()
+    def fill(
+        self, rows: np.ndarray, tables: np.ndarray, whole: Mapping[str, np.ndarray], real: Mapping[str, np.ndarray]
+    ) -> Tensor:
+        """Take over rows (n,) with their tables (n, m) and the columns of `DecodeRows` by name, `whole` ones as int64
+        and `real` ones as float32; their indices (n,) on the device."""
+        index, blocks, *integers = upload(self.device, rows, tables, *whole.values())
+        columns = [*integers, *upload(self.device, *real.values())]
+        for name, values in zip([*whole, *real], columns, strict=True):
+            column = getattr(self.rows, name)
+            column[index] = values.to(column.dtype)
+        self.tables[index, : blocks.shape[1]] = blocks.int()
         return index
 
     def stop(self, rows: Sequence[int]) -> None:
-        if len(rows):
+        if rows:
             self._idle(upload(self.device, np.asarray(rows))[0])
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
@@ -100,14 +79,11 @@ class DecodeState:
         self.tables[rows, columns] = blocks.int()
 
     def saved(self) -> list[Tensor]:
-        """A copy of what a step changes."""
-        rows = self.rows
-        return [values.clone() for values in (rows.ids, rows.positions, rows.left, rows.drawn, rows.out)]
+        return [getattr(self.rows, name).clone() for name in CHANGED]
 
     def restore(self, saved: list[Tensor]) -> None:
-        rows = self.rows
-        for values, old in zip((rows.ids, rows.positions, rows.left, rows.drawn, rows.out), saved, strict=True):
-            values.copy_(old)
+        for name, old in zip(CHANGED, saved, strict=True):
+            getattr(self.rows, name).copy_(old)
 
 
 def upload(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:

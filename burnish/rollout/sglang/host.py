@@ -84,7 +84,7 @@ class SGLangHost(EngineHost):
     async def forget(self) -> bool:
         return bool((await self._manager.flush_cache()).success)
 
-    async def log_probs_of(self, token_ids: list[int]) -> list[float]:
+    async def do_log_probs_of(self, token_ids: list[int]) -> list[float]:
         answer = await self._engine.async_generate(
             input_ids=token_ids,
             sampling_params={"temperature": 0, "max_new_tokens": 1},

@@ -14,8 +14,6 @@ KV_BYTES = 4 * 2**30  # of keys and values, at most
 
 @dataclass(frozen=True)
 class SGLangSpec(HostedSpec):
-    """On a CPU only."""
-
     def check_devices(self, rollout: BaseRolloutConfig, section: str, gpus: int, choice: str) -> None:
         if gpus:
             raise NotAvailable(

@@ -18,11 +18,10 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from torch import Tensor, nn
 
 from burnish.ops.sampling import draw, uniforms
-from burnish.rollout.hosted.weights import digest, read_weights
+from burnish.rollout.hosted.weights import read_weights
 
 
 def run_worker(*arguments: Any, **named: Any) -> None:
-    """SGLang's process, with what burnish adds."""
     scheduler.Scheduler = BurnishScheduler
     sampler.Sampler._sample_from_probs = _sample_from_probs
     SamplingBatchInfo.from_schedule_batch = classmethod(_with_seeds)
@@ -66,7 +65,6 @@ class BurnishScheduler(scheduler.Scheduler):
     once, and each writes its answer into a folder."""
 
     def burnish_prepare(self, answers: str) -> None:
-        """Before the first request."""
         self._burnish_answer(answers, {"pid": os.getpid()})
 
     def burnish_alive(self, answers: str) -> None:
@@ -93,11 +91,9 @@ def _load(model: nn.Module, files: list[str]) -> dict[str, Any]:
 
     def all_weights() -> Iterator[tuple[str, Tensor]]:
         nonlocal is_sound
-        for file in files:
-            for name, tensor in read_weights(file):
-                digests[name] = digest(tensor)
-                is_sound = is_sound and not bool(tensor.isnan().any())
-                yield name, tensor
+        for name, tensor in read_weights(files, digests):
+            is_sound = is_sound and not bool(tensor.isnan().any())
+            yield name, tensor
 
     weights = [(name, weight) for name, weight in model.named_parameters() if weight.is_floating_point()]
     for _, weight in weights:

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from burnish.errors import ConfigError
+from burnish.rollout.base import request_seed
 from burnish.rollout.hosted.host import EngineHost, run
 from burnish.rollout.hosted.process import HostedRequest
-from burnish.rollout.vllm.arguments import part_seed
 
 
 class VLLMHost(EngineHost):
@@ -62,7 +62,7 @@ class VLLMHost(EngineHost):
     async def forget(self) -> bool:
         return bool(await self._engine.reset_prefix_cache(reset_connector=True))
 
-    async def log_probs_of(self, token_ids: list[int]) -> list[float]:
+    async def do_log_probs_of(self, token_ids: list[int]) -> list[float]:
         from vllm import SamplingParams
 
         parameters = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True)
@@ -80,6 +80,12 @@ class VLLMHost(EngineHost):
 
     async def end(self) -> None:
         self._engine.shutdown()
+
+
+def part_seed(seed: int, position: int) -> int:
+    """The seed of the part of a completion that begins at a position. vLLM's noise restarts with each part."""
+    mixed = request_seed(seed, "part", 0, 0, position) if position else seed
+    return mixed & (2**63 - 1)
 
 
 def _prompt(token_ids: list[int]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from burnish.config.engines import FREES, RolloutLoad
 from burnish.config.rollout import BaseRolloutConfig
-from burnish.config.rules.given import Given
+from burnish.config.rules import Given
 from burnish.errors import ConfigError
 from burnish.rollout.hosted.spec import HostedSpec
 
@@ -27,11 +27,8 @@ class VLLMSpec(HostedSpec):
         super().check_cpu(rollout, section, given, choice)
 
     def kv_bytes(self, load: RolloutLoad) -> int:
-        return (
-            load.rollout.tensor_model_parallel_size
-            * GIB
-            * kv_gib(load.token_bytes, load.context, load.rollout.max_num_seqs)
-        )
+        each = GIB * kv_gib(load.token_bytes, load.context, load.rollout.max_num_seqs)
+        return load.rollout.tensor_model_parallel_size * each
 
 
 SPEC = VLLMSpec(

@@ -5,7 +5,7 @@ all of them at once.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
-from burnish.rollout.hosted.weights import digest, read_weights
+from burnish.rollout.hosted.weights import read_weights
 
 
 class ScaledSampler(Sampler):
@@ -83,12 +83,6 @@ class BurnishWorker:
         model: Any = self.model_runner.get_model()
         loaded: set[str] = set()
 
-        def all_weights() -> Iterator[tuple[str, Tensor]]:
-            for file in files:
-                for name, tensor in read_weights(file):
-                    digests[name] = digest(tensor)
-                    yield name, tensor
-
         own_load = model.load_weights
 
         def load_and_note(weights: Iterable[tuple[str, Tensor]]) -> Any:
@@ -100,7 +94,7 @@ class BurnishWorker:
         model.load_weights = load_and_note
         try:
             with torch.inference_mode():
-                self.reload_weights(weights_iterator=all_weights())  # type: ignore[attr-defined]
+                self.reload_weights(weights_iterator=read_weights(files, digests))  # type: ignore[attr-defined]
         finally:
             del model.load_weights
         _follow_ties(model)

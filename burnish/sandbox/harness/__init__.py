@@ -1,13 +1,8 @@
 """The test harness: one sandboxed program that runs tests on a solution which can neither read nor forge them.
 
-    tester.py      the program: forks the candidate, reads the job, runs the tests, reports
-    candidate.py   the forked process that runs the solution
-    solution.py    the solution as the tester's test code sees it
-    peer.py        the pipe between the two
-    wire.py        values on that pipe
-
-All of these run inside the sandbox and import nothing of burnish but each other; here they are put together to one
-source text (`HarnessJob.program`), and what the tester reports is read (`HarnessJob.verdict`).
+tester.py is the program; it forks candidate.py, which runs the solution; solution.py is what test code sees of that;
+wire.py is the pipe between the two. All of these run inside the sandbox and import nothing of burnish but each other;
+here they are put together to one source text (`HarnessJob.program`), and the report is read (`HarnessJob.verdict`).
 """
 
 import base64
@@ -20,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from burnish.sandbox.program import Outcome, Program
+from burnish.sandbox import Outcome, Program
 
-PARTS = ("wire", "peer", "candidate", "solution", "tester")
+PARTS = ("wire", "candidate", "solution", "tester")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ import operator
 import os
 import sys
 
-from burnish.sandbox.harness.peer import Gone, HarnessPeer
-from burnish.sandbox.harness.wire import KINDS, is_data_type
+from burnish.sandbox.harness.wire import KINDS, Gone, HarnessPeer, is_data_type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,14 +3,13 @@
 A handle can be called, iterated, indexed, measured, printed, asked for attributes and compared or combined with another
 handle; each of these asks the candidate. It never equals data, is never ordered against data, and no arithmetic takes
 it and data: else the solution would be shown the expected value and decide the comparison itself. `in` looks at the
-items one by one, for the same reason. The exception is an instance of a class of the solution's that is itself a data
-type (`class LRUCache(OrderedDict)`): its plain value is fetched, and compared here. Runs inside the sandbox, in the
-tester's process.
+items one by one, for the same reason. Of an instance of a class of the solution's that is itself a data type
+(`class LRUCache(OrderedDict)`), the plain value is fetched, and compared here. Runs inside the sandbox.
 """
 
 from __future__ import annotations
 
-from burnish.sandbox.harness.peer import Gone, HarnessPeer
+from burnish.sandbox.harness.wire import Gone, HarnessPeer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class Solution(HarnessPeer):
 
     def reference(self, value: Any) -> Any:
         if type(value) is Handle:
-            return ["object", number_of(value)]
+            return ["object", _of(value, "number")]
         if not callable(value) or isinstance(value, type):
             raise TypeError(f"a test cannot hand a {type(value).__name__} to the solution")
         self._callbacks.append(value)
@@ -107,57 +106,53 @@ class Handle:
             object.__setattr__(self, f"_Handle__{name}", value)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return solution_of(self).call(self, *arguments, **keywords)
+        return _of(self, "solution").call(self, *arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in FACTS:
             raise AttributeError(name)  # protocols, such as numpy's, by which an object says where its memory is
-        return solution_of(self).call("getattr", self, name)
+        return _of(self, "solution").call("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        solution_of(self).call("setattr", self, name, value)
+        _of(self, "solution").call("setattr", self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        solution_of(self).call("delattr", self, name)
+        _of(self, "solution").call("delattr", self, name)
 
     def __instancecheck__(self, instance: Any) -> Any:
-        return type(instance) is Handle and solution_of(self).call("isinstance", instance, self)
+        return type(instance) is Handle and _of(self, "solution").call("isinstance", instance, self)
 
     def __eq__(self, other: Any) -> Any:
         if type(other) is Handle:
-            return solution_of(self).call("eq", self, other)
-        if not object.__getattribute__(self, "_Handle__is_data"):
+            return _of(self, "solution").call("eq", self, other)
+        if not _of(self, "is_data"):
             return NotImplemented
-        value = solution_of(self).call("value", self)
+        value = _of(self, "solution").call("value", self)
         return NotImplemented if type(value) is Handle else value == other
 
     def __ne__(self, other: Any) -> Any:
-        return solution_of(self).call("ne", self, other) if type(other) is Handle else not self == other
+        return _of(self, "solution").call("ne", self, other) if type(other) is Handle else not self == other
 
     def __hash__(self) -> int:
-        return number_of(self)
+        number: int = _of(self, "number")
+        return number
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("an object of the solution's cannot be copied")
 
 
-def number_of(handle: Handle) -> int:
-    number: int = object.__getattribute__(handle, "_Handle__number")
-    return number
-
-
-def solution_of(handle: Handle) -> Solution:
-    solution: Solution = object.__getattribute__(handle, "_Handle__solution")
-    return solution
+def _of(handle: Handle, name: str) -> Any:
+    """What a handle is made of, past its own `__getattr__`."""
+    return object.__getattribute__(handle, f"_Handle__{name}")
 
 
 def _alone(operation: str) -> Callable[..., Any]:
-    return lambda self, *arguments: solution_of(self).call(operation, self, *arguments)
+    return lambda self, *arguments: _of(self, "solution").call(operation, self, *arguments)
 
 
 def _with_another(operation: str) -> Callable[..., Any]:
     def method(self: Handle, other: Any) -> Any:
-        return solution_of(self).call(operation, self, other) if type(other) is Handle else NotImplemented
+        return _of(self, "solution").call(operation, self, other) if type(other) is Handle else NotImplemented
 
     return method
 

@@ -1,13 +1,11 @@
 """The tester's process, and the program that the sandbox runs: tests a solution that cannot reach the tests.
 
-Order matters. It forks the candidate first; makes itself unreadable to other processes; reads the job (nonce, solution,
-tests) from standard input; imports what the tests import; and only then lets the candidate run the solution. Each test
-runs here, with its own globals and with the solution's functions as handles. For each it writes a line that begins with
-the nonce, which no other process knows; nothing else that is written to standard output counts.
-
-The job is JSON: {"nonce", "solution", "usual_names", "graded" (so many tests run in any case; from there on, one that
-fails ends the others), "modules" (that tests import), "tests"}, a test being {"program", "take": [names of the
-solution], "give": {name: [module, attribute or null]}} or {"function", "arguments", "expected"}.
+Order matters. It forks the candidate first; makes itself unreadable to other processes; reads the job (JSON: nonce,
+solution, tests, modules that they import) from standard input; imports what the tests import; and only then lets the
+candidate run the solution. Each test runs here, with its own globals and with the solution's functions as handles. For
+each it writes a line that begins with the nonce, which no other process knows; nothing else on standard output counts.
+A test is {"program", "take": [names of the solution], "give": {name: [module, attribute or null]}} or {"function",
+"arguments", "expected"}.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ import os
 import sys
 
 from burnish.sandbox.harness.candidate import run as run_candidate
-from burnish.sandbox.harness.peer import Gone
 from burnish.sandbox.harness.solution import Solution
+from burnish.sandbox.harness.wire import Gone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +95,6 @@ def test_all(job: dict[str, Any], solution: Solution, report: Report) -> None:
 
 
 def failure_of(test: dict[str, Any], solution: Solution) -> str | None:
-    """Why a test fails, or None."""
     try:
         if "program" in test:
             run_program(test, solution)

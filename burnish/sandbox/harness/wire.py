@@ -1,10 +1,12 @@
-"""Values as JSON, for the pipe between the tester and the candidate: data is copied, anything else becomes a reference.
+"""The pipe between the tester and the candidate, and values on it as JSON: data is copied, all else is a reference.
 
-`encode` gives None, booleans, text, floats and small integers as they are, and everything else as a list that starts
-with a tag: `["list", 1, 2]`, `["dict", key, value, …]`, `["collections.deque", [items], maxlen]`. Of a subclass of a
-data type only the value of that base goes over, so that an overridden `__eq__` stays behind; a namedtuple keeps its
-field names. Nothing that is decoded can run code: both sides make values of the fixed set of types in `KINDS`, and what
-is not among them is left to `reference` and `resolve` of the side that uses it.
+A message is one line of JSON: a request `[operation, …]`, or the reply to the last one, `["ok", …]` or `["error",
+class, arguments]`. Both ends run in one thread, so requests nest: while the tester waits for a call of the solution,
+the solution may call a function that the test handed over.
+
+A value is sent as it is, or as a list that starts with a tag: `["list", 1, 2]`, `["dict", key, value, …]`. Of a
+subclass of a data type only the value of that base goes over, so that an overridden `__eq__` stays behind. Nothing that
+is decoded can run code: both sides make values of the fixed set of types in `KINDS`.
 
 Runs inside the sandbox, on Python 3.8 or later, with the standard library alone. `typing` is not imported: it would add
 several milliseconds to every program.
@@ -14,18 +16,90 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import json
 from collections import namedtuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
+    from typing import IO, Any
 
 SMALL = 2**53  # integers up to here are read alike by every JSON reader
 
 
-class Wire:
-    """Encodes and decodes; a side of the pipe says what becomes of values that are no data."""
+class Gone(BaseException):
+    """The other end has closed the pipe. No test catches this by `except Exception`."""
+
+
+class HarnessPeer:
+    """One end of the pipe. `ask` sends a request and gives what comes back; a subclass performs the other end's
+    requests, and says what becomes of values that are no data."""
+
+    def __init__(self, incoming: int, outgoing: int):
+        self._incoming: IO[str] = open(incoming, encoding="ascii")  # noqa: SIM115  (open as long as the process lives)
+        self._outgoing: IO[str] = open(outgoing, "w", encoding="ascii")  # noqa: SIM115
+
+    def perform(self, operation: str, *parts: Any) -> list[Any]:
+        """What to reply to a request; whatever it raises becomes an error reply."""
+        raise NotImplementedError
+
+    def send(self, message: Any) -> None:
+        text = json.dumps(message)
+        try:
+            self._outgoing.write(text + "\n")
+            self._outgoing.flush()
+        except OSError:
+            raise Gone from None
+
+    def receive(self) -> list[Any]:
+        line = self._incoming.readline()
+        if not line.endswith("\n"):
+            raise Gone
+        message: list[Any] = json.loads(line)
+        return message
+
+    def ask(self, *request: Any) -> list[Any]:
+        self.send(request)
+        while True:
+            message = self.receive()
+            if message[0] == "ok":
+                return message[1:]
+            if message[0] == "error":
+                raise self._raised(message[1], message[2])
+            self.answer(message)
+
+    def answer(self, request: list[Any]) -> None:
+        try:
+            self.send(["ok", *self.perform(*request)])
+        except Gone:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever the other end's request raises is its answer
+            self.send(["error", self.exception_form(type(error)), self._arguments(error)])
+
+    def exception_form(self, kind: type[BaseException]) -> Any:
+        """How a class of exceptions is sent to the other end: as the nearest built-in one."""
+        return next(base.__name__ for base in kind.__mro__ if base.__module__ == "builtins")
+
+    def exception_class(self, form: Any) -> type[BaseException]:
+        kind = getattr(builtins, form)
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ValueError(f"{form} is no exception")
+        return kind
+
+    def _arguments(self, error: BaseException) -> list[Any]:
+        try:
+            forms = self.encode_all(error.args)
+            json.dumps(forms)
+            return forms
+        except Exception as unsendable:  # noqa: BLE001  the error itself has to get across
+            return [f"(arguments lost: {type(unsendable).__name__})"]
+
+    def _raised(self, form: Any, arguments: list[Any]) -> BaseException:
+        kind, values = self.exception_class(form), self.decode_all(arguments)
+        try:
+            return kind(*values)
+        except TypeError:  # a class that insists on other arguments
+            return RuntimeError(f"{kind.__name__}: {values}")
 
     def reference(self, value: Any) -> Any:
         """The form of a value that is no data."""
@@ -79,41 +153,41 @@ def _standard(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _flat(wire: Wire, value: dict[Any, Any]) -> list[Any]:
+def _flat(wire: HarnessPeer, value: dict[Any, Any]) -> list[Any]:
     return wire.encode_all(part for item in dict.items(value) for part in item)
 
 
-def _pairs(wire: Wire, forms: list[Any]) -> list[tuple[Any, Any]]:
+def _pairs(wire: HarnessPeer, forms: list[Any]) -> list[tuple[Any, Any]]:
     values = wire.decode_all(forms)
     return list(zip(values[::2], values[1::2]))  # noqa: B905  (`strict` is younger than some servers' Python)
 
 
-def _pack_tuple(wire: Wire, value: tuple[Any, ...]) -> list[Any]:
+def _pack_tuple(wire: HarnessPeer, value: tuple[Any, ...]) -> list[Any]:
     items, fields = wire.encode_all(tuple.__iter__(value)), getattr(type(value), "_fields", None)
     return ["tuple", *items] if fields is None else ["namedtuple", type(value).__name__, list(fields), *items]
 
 
-def _unpack_namedtuple(wire: Wire, parts: list[Any]) -> Any:
+def _unpack_namedtuple(wire: HarnessPeer, parts: list[Any]) -> Any:
     name, fields, *items = parts
     return namedtuple(name, fields)(*wire.decode_all(items))  # namedtuple takes nothing but identifiers
 
 
-def _pack_factory(wire: Wire, value: Any) -> list[Any]:
+def _pack_factory(wire: HarnessPeer, value: Any) -> list[Any]:
     known = type(value.default_factory) is type and value.default_factory.__module__ == "builtins"
     return ["collections.defaultdict", value.default_factory.__name__ if known else None, *_flat(wire, value)]
 
 
-def _unpack_factory(wire: Wire, parts: list[Any]) -> Any:
+def _unpack_factory(wire: HarnessPeer, parts: list[Any]) -> Any:
     factory = None if parts[0] is None else _type(parts[0])
     return _standard("collections.defaultdict")(factory, _pairs(wire, parts[1:]))
 
 
-def _pack_array(wire: Wire, value: Any) -> list[Any] | None:
+def _pack_array(wire: HarnessPeer, value: Any) -> list[Any] | None:
     plain = value.dtype.kind in "biufc"
     return ["numpy.ndarray", value.dtype.str, wire.encode(value.tolist())] if plain else None
 
 
-def _unpack_array(wire: Wire, parts: list[Any]) -> Any:
+def _unpack_array(wire: HarnessPeer, parts: list[Any]) -> Any:
     if parts[0][1] not in "biufc":
         raise ValueError("not an array of numbers")
     return _standard("numpy.array")(wire.decode(parts[1]), dtype=parts[0])

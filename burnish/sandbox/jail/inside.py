@@ -2,11 +2,9 @@
 
 The first process is the parent of all orphans of the tree, and dies with the supervisor. Isolated, it is number 1 of a
 process namespace: nothing in there can signal it, and the kernel ends all the others with it. It tells the supervisor
-on `channel`, a line of JSON each: {"exit_code", "ended": when}, or {"failed": why, "refused": for good}. Then it waits
-to be ended, so that the supervisor can still see what the program, now a zombie, has used. The program's own process
-says {"started": when} before it becomes the program.
-
-The program is a fresh Python: the memory it was forked from, which is the supervisor's, is freed when it starts.
+on `channel`, a line of JSON each: {"exit_code", "ended": when}, or {"failed": why, "refused": for good}; the program's
+own process says {"started": when}. Then it waits to be ended, so that the supervisor can still see what the program,
+now a zombie, has used.
 """
 
 import json
@@ -19,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
+from burnish.sandbox import Limits
 from burnish.sandbox.jail import linux, seccomp, users, view
-from burnish.sandbox.program import Limits
 
 NICENESS = 19  # the supervisor and training go first
 SPARE_ADDRESSES = 2**30  # bytes; what a process reserves is more than what it uses, and use is what is limited

@@ -58,7 +58,6 @@ class _CapabilityHeader(ctypes.Structure):
 
 
 def said(error: BaseException) -> str:
-    """An error in words, for people."""
     if not isinstance(error, OSError):
         return repr(error)
     text = error.strerror or str(error)
@@ -126,12 +125,6 @@ def drop_capabilities() -> None:
         prctl("drop capabilities", PR_CAPBSET_DROP, number)
         number += 1
     keep_capabilities(0)
-
-
-def keep_only_capability(number: int) -> None:
-    """Across a change of user (after PR_SET_KEEPCAPS) and an exec."""
-    keep_capabilities(1 << number)
-    prctl("keep a capability", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number)
 
 
 def keep_capabilities(bits: int) -> None:

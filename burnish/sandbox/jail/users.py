@@ -97,12 +97,6 @@ def limit_among_others(proc: int, wanted: int, uid: int) -> int:
     return wanted + SPARE_PROCESSES + threads
 
 
-def name_child(proc: int, pid: int, uid: int, gid: int) -> None:
-    """Say who the new process is that waits in a separate user namespace. `proc`: an open /proc."""
-    for kind, number in (("uid", uid), ("gid", gid)):
-        write(f"{pid}/{kind}_map", f"{INSIDE} {number} 1", proc)
-
-
 def become_inside(alone: bool) -> None:
     """Take the id inside. `alone`: leave the groups of the user outside too, which only root may."""
     if alone:
@@ -126,7 +120,8 @@ def become(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    linux.keep_only_capability(linux.CAP_DAC_OVERRIDE)
+    linux.keep_capabilities(1 << linux.CAP_DAC_OVERRIDE)
+    linux.prctl("keep a capability", linux.PR_CAP_AMBIENT, linux.PR_CAP_AMBIENT_RAISE, linux.CAP_DAC_OVERRIDE)
 
 
 def _ranges(kind: str) -> list[tuple[int, int]]:

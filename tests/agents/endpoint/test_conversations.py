@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from burnish.agents.endpoint.conversations import AnsweredCall, ConversationTree
-from burnish.agents.transcript import Transcript
+from burnish.agents.server import Transcript
 from burnish.rollout.base import Completion
 
 USER = {"role": "user", "content": "question"}
@@ -32,9 +32,6 @@ def test_a_call_continues_the_longest_conversation_that_it_begins_with(conversat
     assert conversations.before([USER, REPLY, MORE, REPLY, MORE], []) is long
     assert conversations.before([USER, REPLY, {**MORE, "content": "else"}], []) is short
     assert conversations.before([USER, REPLY, MORE], []) is short
-
-
-def test_of_equal_conversations_the_latest_is_continued(conversations):
     conversations.turns = [turn(USER, REPLY), turn(USER, REPLY)]
     assert conversations.before([USER, REPLY, MORE], []) is conversations.turns[1]
 
@@ -53,10 +50,7 @@ def test_of_equal_conversations_the_latest_is_continued(conversations):
 def test_anything_else_begins_a_conversation(conversations, messages):
     conversations.turns = [turn(USER, REPLY)]
     assert conversations.before(messages, []) is None
-
-
-def test_other_tools_are_another_prompt(conversations):
-    conversations.turns = [turn(USER, REPLY, tools=[TOOL])]
+    conversations.turns = [turn(USER, REPLY, tools=[TOOL])]  # other tools are another prompt
     assert conversations.before([USER, REPLY, MORE], []) is None
     assert conversations.before([USER, REPLY, MORE], [copy.deepcopy(TOOL)]) is conversations.turns[0]
 

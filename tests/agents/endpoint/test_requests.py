@@ -16,19 +16,13 @@ def read(**fields):
     return read_request({"model": "policy", "messages": MESSAGES} | fields, RUN.to_params(), 100)
 
 
-def test_omitted_request_fields_use_the_run_settings():
+def test_the_run_samples_and_a_request_may_limit_and_stop_a_reply():
     request = read()
     assert request.sampling == {"stop": ("END",), "stop_token_ids": (3,), "max_tokens": 50}
     assert (request.tools, request.reads_calls, request.overruled, request.stream) == ([], False, [], False)
-
-
-def test_a_reply_may_be_limited_and_stopped_further():
     request = read(max_completion_tokens=9, stop="now", stop_token_ids=[4])
     assert request.sampling == {"stop": ("END", "now"), "stop_token_ids": (3, 4), "max_tokens": 9}
     assert read(max_tokens=1000).sampling["max_tokens"] == 50
-
-
-def test_request_fields_overruled_by_the_run_are_named():
     assert read(temperature=0.7, top_k=5, min_p=0).overruled == []
     asked = read(temperature=1, top_p=0.5, top_k=-1, min_p=0.1, ignore_eos=True, seed=3)
     assert asked.overruled == ["temperature=1", "top_p=0.5", "top_k=-1", "min_p=0.1", "ignore_eos=True", "seed=3"]
@@ -61,6 +55,7 @@ def test_messages_of_tools_are_read():
         ({"temperature": 9}, "a number from 0 to 2"),
         ({"stop_token_ids": [100]}, "from 0 to 99"),
         ({"model": None}, "model is missing"),
+        ({"model": ""}, "model is missing"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0]"),
         ({"tools": {}, "messages": []}, "a list of 1 to"),

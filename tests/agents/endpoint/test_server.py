@@ -54,7 +54,7 @@ def ask(client, messages=QUESTION, **fields):
     return client.chat.completions.create(model="policy", messages=messages, **fields)
 
 
-def test_a_reply_has_text_usage_and_log_probs(inside, tokenizer):
+def test_a_reply_has_text_usage_and_log_probs_and_a_stream_says_the_same(inside, tokenizer):
     async def body(client, session):
         assert [model.id for model in (await client.models.list()).data] == ["policy"]
         reply = await ask(client, logprobs=True)
@@ -62,12 +62,39 @@ def test_a_reply_has_text_usage_and_log_probs(inside, tokenizer):
         assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "42", "stop")
         assert reply.usage.completion_tokens == 3 and reply.usage.prompt_tokens > 0 and reply.model == "policy"
         assert [entry.logprob for entry in choice.logprobs.content] == [-0.5, -1.5, -2.5]
+        parts = [part async for part in await ask(client, stream=True, stream_options={"include_usage": True})]
+        assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == "42"
+        assert parts[0].choices[0].delta.role == "assistant"
+        assert parts[-2].choices[0].finish_reason == "stop" and parts[-1].usage.completion_tokens == 3
+        with pytest.raises(openai.BadRequestError, match="several replies"):
+            await ask(client, n=2)
+        with pytest.raises(openai.BadRequestError, match="not readable as JSON"):
+            await client.post("/chat/completions", cast_to=object, content=b"{")
+        assert not session.failed.done(), "what is wrong with a request is the client's error"
+        four = tokenizer("4", add_special_tokens=False)["input_ids"]
+        session._loop.environment.chat_turns.special_ids = frozenset(four)  # they are found once for the run
+        assert (await ask(client)).choices[0].message.content == "2"
 
     trajectory, _ = inside(body)
     assert trajectory.text == "42"
 
 
-def test_a_stop_string_is_trained_but_not_in_the_text(inside, tokenizer, monkeypatch):
+@pytest.fixture
+def sampled(monkeypatch):
+    """`sampled(generate)`: `await generate(sampling)` is the completion of every turn."""
+
+    def replace(generate):
+        async def called(self, request_id="", *, prompt_ids, sampling_params=None, images=None):
+            completion = await generate(Sampling.from_params(sampling_params))
+            self._record[len(self._record)] = completion
+            return completion
+
+        monkeypatch.setattr("burnish.agents.server.ServerManager.generate", called)
+
+    return replace
+
+
+def test_a_stop_string_is_trained_but_not_in_the_text(inside, tokenizer, sampled):
     ids = tokenizer("4;", add_special_tokens=False)["input_ids"]
 
     async def body(client, session):
@@ -75,23 +102,13 @@ def test_a_stop_string_is_trained_but_not_in_the_text(inside, tokenizer, monkeyp
         assert first.message.content == "4" and first.finish_reason == "stop"
         await ask(client, [*QUESTION, first.message, {"role": "user", "content": "go on"}])
 
-    async def generate(self, prompt_ids, sampling, **kwargs):
+    async def generate(sampling):
         return Completion(list(ids), [-1.0] * len(ids), "stop", ";" if sampling.stop else None)
 
-    monkeypatch.setattr("burnish.agents.server.ServerManager.generate", by_params(generate))
+    sampled(generate)
     trajectory, _ = inside(body)
     text = tokenizer.decode(trajectory.output.response_ids)
     assert text == "4;<|end|><|start|>user\ngo on<|end|><|start|>assistant\n4;"
-
-
-def test_a_stream_says_the_same(inside):
-    async def body(client, session):
-        parts = [part async for part in await ask(client, stream=True, stream_options={"include_usage": True})]
-        assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == "42"
-        assert parts[0].choices[0].delta.role == "assistant"
-        assert parts[-2].choices[0].finish_reason == "stop" and parts[-1].usage.completion_tokens == 3
-
-    inside(body)
 
 
 def test_keys_are_needed_and_end_with_their_trajectory(inside):
@@ -114,22 +131,11 @@ def test_keys_are_needed_and_end_with_their_trajectory(inside):
         httpx.get(f"{kept['url']}models", trust_env=False)
 
 
-def test_what_is_wrong_with_a_request_is_an_error_of_the_client(inside):
-    async def body(client, session):
-        with pytest.raises(openai.BadRequestError, match="several replies"):
-            await ask(client, n=2)
-        with pytest.raises(openai.BadRequestError, match="not readable as JSON"):
-            await client.post("/chat/completions", cast_to=object, content=b"{")
-        await ask(client)
-        assert not session.failed.done()
-
-    inside(body)
-
-
 def test_tools_are_shown_called_and_answered(inside, config, tokenizer):
     config.data.apply_chat_template_kwargs = {"chat_template": TEMPLATE}
     call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
-    texts = [f"Let me see.{call}{call}", "2"]
+    bad = "<tool_call>{add}</tool_call>"
+    texts = [f"Let me see.{call}{call}", "2", call + call, bad]
 
     def answer(prompt_ids, sampling):
         return [*tokenizer(texts.pop(0), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
@@ -138,10 +144,17 @@ def test_tools_are_shown_called_and_answered(inside, config, tokenizer):
         first = (await ask(client, tools=[TOOL])).choices[0]
         assert first.finish_reason == "tool_calls" and first.message.content == "Let me see."
         one, other = first.message.tool_calls
-        assert one.id != other.id and one.function.name == "add" and one.function.arguments == '{"a": 1}'
+        assert (one.id, other.id) == ("call_0_0_0_0", "call_0_0_0_1"), "the same in every run"
+        assert one.function.name == "add" and one.function.arguments == '{"a": 1}'
         results = [{"role": "tool", "tool_call_id": c.id, "content": f"2<|end|>{c.id[:4]}"} for c in (one, other)]
         second = (await ask(client, [*QUESTION, first.message, *results], tools=[TOOL])).choices[0]
         assert (second.finish_reason, second.message.content, second.message.tool_calls) == ("stop", "2", None)
+        parts = [part async for part in await ask(client, tools=[TOOL], stream=True)]
+        streamed, _ = parts[1].choices[0].delta.tool_calls
+        assert (streamed.id, streamed.index, streamed.function.name) == ("call_0_0_2_0", 0, "add")
+        assert parts[1].choices[0].finish_reason == "tool_calls"
+        reply = (await ask(client, tools=[TOOL])).choices[0]  # a malformed call is text, and is counted
+        assert (reply.message.content, reply.message.tool_calls, session.malformed) == (bad, None, 1)
 
     trajectory, _ = inside(body, answer=answer)
     output = trajectory.output
@@ -154,64 +167,26 @@ def test_tools_are_shown_called_and_answered(inside, config, tokenizer):
     assert output.policy_ids == turns[0].token_ids + turns[1].token_ids
 
 
-def test_ids_of_calls_are_those_of_every_run(inside, config):
-    """They get into prompts, by templates that write them."""
-    config.data.apply_chat_template_kwargs = {"chat_template": TEMPLATE}
-    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-    ids = []
+@pytest.fixture
+def hanging(sampled):
+    """The first call hangs until it is ended; (an event that it was asked, one that it ended)."""
+    asked, left = asyncio.Event(), asyncio.Event()
 
-    async def body(client, session):
-        for _ in range(2):
-            ids.append([made.id for made in (await ask(client, tools=[TOOL])).choices[0].message.tool_calls])
-
-    inside(body, text=call + call)
-    assert ids == [["call_0_0_0_0", "call_0_0_0_1"], ["call_0_0_1_0", "call_0_0_1_1"]]
-
-
-def test_what_is_special_is_known_once_for_the_run(inside, tokenizer):
-    async def body(client, session):
-        four = tokenizer("4", add_special_tokens=False)["input_ids"]
-        session._loop.environment.chat_turns.special_ids = frozenset(four)
-        assert (await ask(client)).choices[0].message.content == "2"
-
-    inside(body)
-
-
-def test_a_stream_brings_calls_too(inside, config):
-    config.data.apply_chat_template_kwargs = {"chat_template": TEMPLATE}
-
-    async def body(client, session):
-        parts = [part async for part in await ask(client, tools=[TOOL], stream=True)]
-        (call,) = parts[1].choices[0].delta.tool_calls
-        assert call.function.name == "add" and call.index == 0 and parts[1].choices[0].finish_reason == "tool_calls"
-
-    inside(body, text='<tool_call>{"name": "add", "arguments": {}}</tool_call>')
-
-
-def test_a_malformed_call_is_text_and_is_counted(inside, config):
-    config.data.apply_chat_template_kwargs = {"chat_template": TEMPLATE}
-    text = "<tool_call>{add}</tool_call>"
-
-    async def body(client, session):
-        reply = (await ask(client, tools=[TOOL])).choices[0]
-        assert (reply.message.content, reply.message.tool_calls, session.malformed) == (text, None, 1)
-
-    inside(body, text=text)
-
-
-def test_a_client_that_leaves_ends_its_call(inside, monkeypatch):
-    asked, left, states = asyncio.Event(), asyncio.Event(), []
-
-    async def generate(self, prompt_ids, sampling, **kwargs):
-        if not states:
-            states.append("asked")
+    async def generate(sampling):
+        if not asked.is_set():
             asked.set()
             try:
                 await asyncio.sleep(600)
             finally:
-                states.append("left")
                 left.set()
         return Completion([7, 1], [-1.0, -1.0], "stop", 1)
+
+    sampled(generate)
+    return asked, left
+
+
+def test_a_client_that_leaves_ends_its_call(inside, hanging):
+    asked, left = hanging
 
     async def body(client, session):
         call = asyncio.create_task(ask(client))
@@ -221,25 +196,14 @@ def test_a_client_that_leaves_ends_its_call(inside, monkeypatch):
             await call
         await left.wait()
         await ask(client)
-        assert states == ["asked", "left"] and len(session.conversations.turns) == 1
+        assert len(session.conversations.turns) == 1
 
-    monkeypatch.setattr("burnish.agents.server.ServerManager.generate", by_params(generate))
     inside(body)
 
 
-def test_a_trajectory_that_ends_takes_its_calls_with_it(inside, monkeypatch):
+def test_a_trajectory_that_ends_takes_its_calls_with_it(inside, hanging):
     """Although the endpoint stays open, for another trajectory."""
-    asked, states = asyncio.Event(), []
-
-    async def generate(self, prompt_ids, sampling, **kwargs):
-        if not states:
-            states.append("asked")
-            asked.set()
-            try:
-                await asyncio.sleep(600)
-            finally:
-                states.append("left")
-        return Completion([7, 1], [-1.0, -1.0], "stop", 1)
+    asked, left = hanging
 
     async def body(client, session):
         async with admit(Session(session._loop, session._params, {})) as (base_url, api_key):
@@ -248,19 +212,7 @@ def test_a_trajectory_that_ends_takes_its_calls_with_it(inside, monkeypatch):
             await asked.wait()
         with pytest.raises(openai.APIStatusError):
             await call
-        assert states == ["asked", "left"]
+        assert left.is_set()
         await ask(client)
 
-    monkeypatch.setattr("burnish.agents.server.ServerManager.generate", by_params(generate))
     inside(body)
-
-
-def by_params(generate):
-    """As ServerManager.generate is called."""
-
-    async def called(self, request_id="", *, prompt_ids, sampling_params=None, images=None):
-        completion = await generate(self, prompt_ids, Sampling.from_params(sampling_params))
-        self._record[len(self._record)] = completion
-        return completion
-
-    return called

@@ -17,8 +17,9 @@ def converse(*answers, ground_truth="1,234", config=None, query=QUERY):
 
     async def run():
         interaction = Gsm8kInteraction(config or {})
-        session = InteractionSession({"gsm8k": interaction}, "t", 5.0)
-        await session.start({"name": "gsm8k", "query": query, "ground_truth": ground_truth})
+        kwargs = {"name": "gsm8k", "query": query, "ground_truth": ground_truth}
+        session = InteractionSession(interaction, kwargs, "t", 5.0)
+        await session.start()
         messages, turns = [{"role": "user", "content": query}], []
         for answer in answers:
             messages.append({"role": "assistant", "content": answer})
@@ -38,37 +39,34 @@ def test_the_right_answer_ends_it_with_praise_and_a_score_of_one(answer):
     assert (turn.done, turn.text, turn.score) == (True, gsm8k.PRAISE, 1.0) and score == 1.0
 
 
-def test_hints_match_the_mistake():
-    turns, score = converse("I think 1234", "#### twelve hundred", "#### 7")
-    assert [turn.text for turn in turns] == [gsm8k.NO_FORM, gsm8k.NO_NUMBER, gsm8k.WRONG]
-    assert not any(turn.done or turn.score for turn in turns) and score == 0.0
+AGAIN, REPEATED = f"{gsm8k.WRONG_AGAIN}\n\n{QUERY}", f"{gsm8k.REPEATED} {gsm8k.STILL_WRONG}"
 
 
-def test_hints_change_with_every_wrong_number_and_notice_a_repeated_one():
-    texts = [turn.text for turn in converse("#### 1", "#### 2", "#### 3", "#### 2.0", "#### 5")[0]]
-    assert texts == [
-        gsm8k.WRONG,
-        f"{gsm8k.WRONG_AGAIN}\n\n{QUERY}",
-        gsm8k.STILL_WRONG,
-        f"{gsm8k.REPEATED} {gsm8k.STILL_WRONG}",
-        gsm8k.STILL_WRONG,
-    ]
-
-
-def test_a_later_right_answer_still_counts():
-    turns, score = converse("no idea", "#### 3", "#### 1234")
-    assert [turn.done for turn in turns] == [False, False, True] and score == 1.0
+@pytest.mark.parametrize(
+    ("method", "answers", "texts"),
+    [
+        ("strict", ("I think 1234", "#### twelve", "#### 7"), (gsm8k.NO_FORM, gsm8k.NO_NUMBER, gsm8k.WRONG)),
+        ("strict", ("no idea", "#### 3", "#### 1234"), (gsm8k.NO_FORM, gsm8k.WRONG, gsm8k.PRAISE)),
+        (
+            "strict",
+            ("#### 1", "#### 2", "#### 3", "#### 2.0", "#### 5"),
+            (gsm8k.WRONG, AGAIN, gsm8k.STILL_WRONG, REPEATED, gsm8k.STILL_WRONG),
+        ),
+        ("flexible", ("a dozen", "so 7", "it is 1234 eggs"), (gsm8k.NO_NUMBER_AT_ALL, gsm8k.WRONG, gsm8k.PRAISE)),
+    ],
+)
+def test_hints_match_the_mistake_and_a_later_right_answer_counts(method, answers, texts):
+    turns, score = converse(*answers, config={"method": method})
+    assert [turn.text for turn in turns] == [*texts]
+    right = [text == gsm8k.PRAISE for text in texts]
+    assert [turn.done for turn in turns] == right and [turn.score for turn in turns] == [*map(float, right)]
+    assert score == float(right[-1])
 
 
 def test_no_hint_depends_on_the_ground_truth():
     answers = ("I think 5", "#### five", "#### 5", "#### -5", "#### 50", "#### 50", "#### 5000000")
     said = [[turn.text for turn in converse(*answers, ground_truth=truth)[0]] for truth in ("987654", "-3", 6, 49.5)]
     assert all(texts == said[0] for texts in said)
-
-
-def test_flexible_takes_the_last_number_anywhere():
-    turns, _ = converse("a dozen", "so 7 it is", "it is 1234 eggs", config={"method": "flexible"})
-    assert [turn.text for turn in turns] == [gsm8k.NO_NUMBER_AT_ALL, gsm8k.WRONG, gsm8k.PRAISE]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +92,5 @@ def test_trajectories_at_the_same_time_do_not_mix():
 
 
 def test_it_answers_the_policy_and_nobody_else():
-    async def run():
-        session = InteractionSession({"gsm8k": Gsm8kInteraction({})}, "t", 5.0)
-        await session.start({"name": "gsm8k", "ground_truth": 4})
-        await session.respond([{"role": "user", "content": "#### 4"}])
-
-    with pytest.raises(ToolFailure, match="the last message is not the policy's"):
-        asyncio.run(run())
+    with pytest.raises(ValueError, match="the last message is not the policy's"):
+        asyncio.run(Gsm8kInteraction({}).generate_response("t", [{"role": "user", "content": "#### 4"}]))

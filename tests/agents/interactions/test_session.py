@@ -8,7 +8,6 @@ import torch
 
 from burnish.agents import guarded
 from burnish.agents.interactions import BaseInteraction
-from burnish.agents.interactions.load import load_interactions
 from burnish.agents.interactions.session import InteractionSession, InteractionTurn
 from burnish.errors import ToolFailure
 
@@ -41,25 +40,27 @@ class Scripted(BaseInteraction):
 MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 
 
-def session_of(timeout=60.0, **answers):
-    interaction = Scripted(answers)
-    return InteractionSession({"mine": interaction}, "t1", timeout), interaction
+def session_of(timeout=60.0, cls=Scripted, kwargs=None, **answers):
+    interaction = cls(answers)
+    return InteractionSession(interaction, {"name": "mine", **(kwargs or {})}, "t1", timeout), interaction
 
 
-async def drive(session, kwargs=None):
+async def drive(session):
     try:
-        await session.start({"name": "mine", **(kwargs or {})})
+        await session.start()
         return await session.respond(MESSAGES), await session.score()
     finally:
         await session.close()
 
 
 def test_a_trajectory_goes_through_all_methods_with_its_own_id():
-    session, interaction = session_of(start="other id")
-    turn, score = asyncio.run(drive(session, {"ground_truth": "4", "method": "strict"}))
-    assert turn == InteractionTurn(False, "go on", 0.25, {"doubts": 2}) and score == 0.5
+    answers = {"start": "other id", "respond": (False, "go on", np.float32(0.25), {"doubts": 2})}
+    session, interaction = session_of(kwargs={"ground_truth": "4"}, score=torch.tensor(1), **answers)
+    turn, score = asyncio.run(drive(session))
+    assert turn == InteractionTurn(False, "go on", 0.25, {"doubts": 2}) and score == 1.0
+    assert type(turn.score) is type(score) is float
     assert interaction.calls == [
-        ("start", "t1", {"name": "mine", "ground_truth": "4", "method": "strict"}),
+        ("start", "t1", {"name": "mine", "ground_truth": "4"}),
         ("respond", "other id", MESSAGES),
         ("score", "other id"),
         ("finalize", "other id"),
@@ -73,15 +74,8 @@ def test_messages_of_the_trajectory_are_the_interactions_to_read_only():
             messages.clear()
             return True, "", 0.0, {}
 
-    session = InteractionSession({"mine": Meddling({})}, "t1", None)
-    asyncio.run(drive(session))
+    asyncio.run(drive(session_of(timeout=None, cls=Meddling)[0]))
     assert MESSAGES[-1]["content"] == "a" and len(MESSAGES) == 2
-
-
-def test_scalars_of_arrays_count_as_numbers():
-    session, _ = session_of(respond=(True, "", np.float32(0.5), {}), score=torch.tensor(1))
-    turn, score = asyncio.run(drive(session))
-    assert turn.score == 0.5 and score == 1.0 and type(turn.score) is type(score) is float
 
 
 @pytest.mark.parametrize(
@@ -109,71 +103,26 @@ def test_what_the_contract_does_not_allow_is_a_failure_that_is_reported(answers,
     assert interaction.calls[-1][0] == "finalize"
 
 
-@pytest.mark.parametrize(
-    "method, full_name",
-    [
-        ("start", "start_interaction"), ("respond", "generate_response"), ("score", "calculate_score"),
-        ("finalize", "finalize_interaction"),
-    ],
-)  # fmt: skip
+METHODS = {"start": "start_interaction", "respond": "generate_response", "score": "calculate_score"}
+METHODS["finalize"] = "finalize_interaction"
+
+
+@pytest.mark.parametrize("method, full_name", METHODS.items())
 def test_what_an_interaction_raises_and_how_long_it_takes_end_the_trajectory_alone(method, full_name):
     async def broken():
         raise KeyError("colour")
 
-    async def exits():
-        raise SystemExit(3)
-
-    async def hangs():
-        await asyncio.sleep(60)
-
-    async def clings():
-        while True:
-            try:
-                await asyncio.sleep(0.3)
-                return
-            except asyncio.CancelledError:
-                pass
-
-    async def cancels_itself():
-        raise asyncio.CancelledError
-
-    async def own_timeout():
-        raise TimeoutError("of its own")
-
     late = "did not end in 0.05 s; make it quicker, or raise actor_rollout_ref.rollout.multi_turn.tool_timeout"
-    for answer, told in (
-        (broken, "raised KeyError: 'colour'"),
-        (exits, "raised RuntimeError: SystemExit(3)"),
-        (own_timeout, "raised TimeoutError: of its own"),
-        (cancels_itself, "raised asyncio.exceptions.CancelledError"),
-        (hangs, late),
-        (clings, late),
-    ):
+    for answer, told in ((broken, "raised KeyError: 'colour'"), (asyncio.Event().wait, late)):
         session, _ = session_of(timeout=0.05, **{method: answer})
         with pytest.raises(ToolFailure) as failure:
             asyncio.run(drive(session))
         assert str(failure.value).startswith(f"interaction mine: {full_name} {told}")
 
 
-def test_a_method_that_is_no_coroutine_is_a_failure_too():
-    class Plain(BaseInteraction):
-        def generate_response(self, instance_id, messages, **kwargs):
-            return True, "", 0.0, {}
+def test_a_cancelled_trajectory_is_cancelled_and_closed_in_little_time(monkeypatch):
+    monkeypatch.setattr(guarded, "CLOSING_S", 0.05)
 
-        def calculate_score(self):
-            return 0.0
-
-    async def both():
-        session = InteractionSession({"mine": Plain({})}, "t1", 1.0)
-        await session.start({"name": "mine"})
-        for call in (session.respond(MESSAGES), session.score()):
-            with pytest.raises(ToolFailure, match="raised TypeError"):
-                await call
-
-    asyncio.run(both())
-
-
-def test_a_cancelled_trajectory_is_cancelled_and_not_a_failure():
     async def scenario():
         begun = asyncio.Event()
 
@@ -181,66 +130,31 @@ def test_a_cancelled_trajectory_is_cancelled_and_not_a_failure():
             begun.set()
             await asyncio.Event().wait()
 
-        session, interaction = session_of(respond=respond)
+        session, interaction = session_of(timeout=600.0, respond=respond, finalize=asyncio.Event().wait)
         task = asyncio.create_task(drive(session))
         await begun.wait()
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return interaction
-
-    assert asyncio.run(scenario()).calls[-1] == ("finalize", "t1")
-
-
-def test_closing_a_cancelled_trajectory_does_not_take_the_time_of_a_call(monkeypatch):
-    monkeypatch.setattr(guarded, "CLOSING_S", 0.05)
-
-    async def scenario():
-        session, _ = session_of(timeout=600.0, respond=asyncio.Event().wait, finalize=asyncio.Event().wait)
-        task = asyncio.create_task(drive(session))
-        await asyncio.sleep(0.01)
-        task.cancel()
         await asyncio.wait({task}, timeout=60)
-        assert task.done()
+        assert task.done() and interaction.calls[-1] == ("finalize", "t1")
 
     asyncio.run(scenario())
 
 
-def test_what_follows_from_a_failed_start_does_not_hide_it():
+def test_closing_finalizes_once_and_only_what_was_started_and_hides_no_failed_start():
     async def broken():
         raise KeyError("colour")
 
-    session, interaction = session_of(start=broken, finalize=broken)
-    with pytest.raises(ToolFailure, match="start_interaction raised KeyError"):
-        asyncio.run(drive(session))
-    assert [call[0] for call in interaction.calls] == ["start", "finalize"]
-
-
-def test_closing_finalizes_once_and_only_what_was_started():
     async def scenario():
         session, interaction = session_of()
         await session.close()
         assert interaction.calls == []
-        await session.start({"name": "mine"})
+        await session.start()
         await session.close()
         await session.close()
         return interaction
 
     assert [call[0] for call in asyncio.run(scenario()).calls] == ["start", "finalize"]
-
-
-@pytest.mark.parametrize(
-    "kwargs, told",
-    [
-        (
-            {"name": "gsm8"},
-            "interaction_kwargs.name=gsm8: there is no such interaction; did you mean gsm8k? (this run has gsm8k)",
-        ),
-        ({"query": "1+1"}, "interaction_kwargs.name=None: a row names one of its run's interactions: gsm8k"),
-    ],
-)
-def test_an_unknown_interaction_is_reported_with_the_known_ones(kwargs, told):
-    session = InteractionSession(load_interactions(None), "t1", 1.0)
-    with pytest.raises(ToolFailure) as failure:
-        asyncio.run(session.start(kwargs))
-    assert told in str(failure.value)
+    session, interaction = session_of(start=broken, finalize=broken)
+    with pytest.raises(ToolFailure, match="start_interaction raised KeyError"):
+        asyncio.run(drive(session))
+    assert [call[0] for call in interaction.calls] == ["start", "finalize"]

@@ -9,12 +9,11 @@ import time
 import pytest
 import yaml
 
-from burnish.agents.endpoint import session as session_module
 from burnish.agents.loops.openai_program import OpenAIProgramLoop
 from burnish.agents.runner import TrajectoryRunner
-from burnish.agents.settings import AgentSettings
 from burnish.errors import AgentError, ConfigError, install_command
 from burnish.rollout.base import Completion, Sampling
+from burnish.workers.rollouts import agent_settings
 
 TARGET = f"{OpenAIProgramLoop.__module__}.{OpenAIProgramLoop.__name__}"
 HEAD = """
@@ -31,32 +30,32 @@ def ask(client, messages, **fields):
 
 
 """
-TURNS = """
+MAIN = """
 def main(base_url, api_key, row, calls=3):
     client, messages = connect(base_url, api_key), list(row["messages"])
+"""
+TURNS = """
     for _ in range(calls):
         messages += [ask(client, messages).message, {"role": "user", "content": "again"}]
 """
 
 
-@pytest.fixture(autouse=True)
-def _tell_again(monkeypatch):
-    monkeypatch.setattr(session_module, "_warned", set())
-
-
 @pytest.fixture
 def run(scripted, config, make_rows, tmp_path):
-    """`run(source)` → (trajectories, engine): the program's trajectories over an engine that says `text`."""
+    """`run(body)` → (trajectories, engine): a program's trajectories over an engine that says `text`. The body is that
+    of `MAIN`, or defines its own."""
     config.data.max_response_length = 400
 
     def run(source, text="42", answer=None, count=1, n=1, sampling=None, engine=None, **entry):
-        (tmp_path / "agent.py").write_text(HEAD + textwrap.dedent(source))
+        source = textwrap.dedent(source)
+        source = source if "def main" in source else MAIN + textwrap.indent(source, "    ")
+        (tmp_path / "agent.py").write_text(HEAD + source)
         entries = [{"name": "program", "_target_": TARGET, "program": "agent.py:main", "timeout": 120, **entry}]
         (tmp_path / "loops.yaml").write_text(yaml.safe_dump(entries))
         config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
         runner, own = scripted(text, answer)
         if engine is not None:
-            runner = TrajectoryRunner(engine, runner.tokenizer, AgentSettings.of(config))
+            runner = TrajectoryRunner(engine, runner.tokenizer, agent_settings(config))
         rows = make_rows(count, n, agent_name="program")
         try:
             return runner.run(rows, sampling or Sampling(), namespace="train", seed=1), engine or own
@@ -134,28 +133,19 @@ class Ending:
 
 
 def test_a_turn_that_was_cut_off_is_ended_by_the_template(run, tokenizer):
-    ((trajectory,), _) = run(TURNS, engine=Ending(tokenizer, "length", "stop"), arguments={"calls": 2})
+    source = TURNS + '    ask(client, [{"role": "user", "content": "judge"}])\n'
+    ((trajectory,), _) = run(source, engine=Ending(tokenizer, "length", "stop", "length"), arguments={"calls": 2})
     text = tokenizer.decode(trajectory.output.response_ids)
     assert text == "4<|end|><|start|>user\nagain<|end|><|start|>assistant\n4"
+    assert trajectory.output.extra_fields["finish_reason"] == "stop", "that of the trained conversation"
 
 
-def test_finish_reason_is_that_of_the_trained_conversation(run, tokenizer):
-    source = TURNS + '    ask(client, [{"role": "user", "content": "judge"}])\n'
-    ((trajectory,), _) = run(source, engine=Ending(tokenizer, "stop", "stop", "length"), arguments={"calls": 2})
-    assert trajectory.output.extra_fields["finish_reason"] == "stop"
-
-
-@pytest.mark.parametrize(("returned", "reward"), [("0.25", 0.25), ("None", None), ("numpy.float32(0.5)", 0.5)])
-def test_what_it_returns_is_the_reward(run, returned, reward):
-    source = f"""
-        def main(base_url, api_key, row):
-            ask(connect(base_url, api_key), row["messages"])
-            return {returned}
+def test_what_it_returns_is_the_reward_and_a_coroutine_function_may_even_block(run):
+    source = """
+        ask(client, messages)
+        return [0.25, None, numpy.float32(0.5)][row["uid"]]
         """
-    assert run(source)[0][0].output.reward_score == reward
-
-
-def test_a_coroutine_function_may_even_block(run):
+    assert [trajectory.output.reward_score for trajectory in run(source, count=3)[0]] == [0.25, None, 0.5]
     source = """
         async def main(base_url, api_key, row):
             async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
@@ -175,14 +165,17 @@ def test_a_coroutine_function_may_even_block(run):
         ("return float('nan')", ["returned nan; expected the reward"]),
         ("return 10 ** 400", ["returned a int; expected the reward"]),
         ("return True", ["returned a bool; expected the reward"]),
+        (
+            "ask(client, [{'role': 'user', 'content': 'x' * 100}])",
+            ["118 tokens, over the limit of 64; raise data.max_prompt_length, or send less"],
+        ),
     ],
 )
 def test_a_program_that_fails_is_reported_and_ends_its_trajectory_alone(run, body, words):
     source = f"""
-        def main(base_url, api_key, row):
-            ask(connect(base_url, api_key), row["messages"])
-            if row["uid"] == 1:
-                {body}
+        ask(client, messages)
+        if row["uid"] == 1:
+            {body}
         """
     trajectories, _ = run(source, count=3)
     assert [t.row["uid"] for t in trajectories if "failure" in t.output.extra_fields] == [1]
@@ -191,26 +184,21 @@ def test_a_program_that_fails_is_reported_and_ends_its_trajectory_alone(run, bod
     assert "burnish/agents" not in told, "frames of burnish are not the user's to read"
 
 
-def test_a_program_that_asks_nothing(run):
-    told = failure(run("def main(base_url, api_key, row): pass")[0])
+def test_a_program_that_asks_nothing_or_hangs_and_then_loses_its_key(run, tmp_path):
+    told = failure(run("pass")[0])
     assert "ended without a reply from the policy" in told and "base_url" in told
-
-
-def test_a_program_that_hangs_loses_its_key(run, tmp_path):
     source = f"""
-        def main(base_url, api_key, row):
-            client = connect(base_url, api_key)
-            try:
-                while True:
-                    ask(client, row["messages"])
-                    time.sleep(0.05)
-            except openai.APIError:
-                pass  # whatever was under way when its time was over
-            try:
-                ask(client, row["messages"])
-            except openai.APIError as error:
-                pathlib.Path({str(tmp_path / "late.part")!r}).write_text(type(error).__name__)
-                pathlib.Path({str(tmp_path / "late.part")!r}).rename({str(tmp_path / "late.txt")!r})
+        try:
+            while True:
+                ask(client, messages)
+                time.sleep(0.05)
+        except openai.APIError:
+            pass  # whatever was under way when its time was over
+        try:
+            ask(client, messages)
+        except openai.APIError as error:
+            pathlib.Path({str(tmp_path / "late.part")!r}).write_text(type(error).__name__)
+            pathlib.Path({str(tmp_path / "late.part")!r}).rename({str(tmp_path / "late.txt")!r})
         """
     told = failure(run(source, timeout=0.3)[0])
     assert "not done after 0.3 s" in told
@@ -226,11 +214,10 @@ def test_a_broken_engine_ends_the_run_although_the_program_continues(run):
         raise ValueError("no memory left")
 
     source = """
-        def main(base_url, api_key, row):
-            try:
-                ask(connect(base_url, api_key), row["messages"])
-            except openai.InternalServerError:
-                time.sleep(60)
+        try:
+            ask(client, messages)
+        except openai.InternalServerError:
+            time.sleep(60)
         """
     with pytest.raises(AgentError, match="no memory left"):
         run(source, answer=answer)
@@ -238,77 +225,49 @@ def test_a_broken_engine_ends_the_run_although_the_program_continues(run):
 
 def test_the_longest_conversation_is_trained_and_the_rest_is_reported(run, tokenizer, caplog):
     source = """
-        def main(base_url, api_key, row):
-            client, messages = connect(base_url, api_key), list(row["messages"])
-            first = ask(client, messages).message
-            ask(client, [{"role": "user", "content": "summarise"}])
-            ask(client, [*messages, first, {"role": "user", "content": "not this way"}])
-            messages += [first, {"role": "user", "content": "but this"}]
-            messages += [ask(client, messages).message, {"role": "user", "content": "and this"}]
-            ask(client, messages)
-            ask(client, [{"role": "user", "content": "judge"}])
+        first = ask(client, messages).message
+        ask(client, [{"role": "user", "content": "summarise"}])
+        ask(client, [*messages, first, {"role": "user", "content": "not this way"}])
+        edited = {"role": "assistant", "content": "43"}  # which begins a new conversation
+        ask(client, [*messages, edited, {"role": "user", "content": "sure?"}])
+        messages += [first, {"role": "user", "content": "but this"}]
+        messages += [ask(client, messages).message, {"role": "user", "content": "and this"}]
+        ask(client, messages)
+        ask(client, [{"role": "user", "content": "judge"}])
         """
     with caplog.at_level(logging.WARNING):
         trajectories, _ = run(source, count=2)
     for trajectory in trajectories:
         text = tokenizer.decode(trajectory.output.response_ids)
         assert text.count("42<|end|>") == 3 and "but this" in text and "and this" in text
-        assert not any(word in text for word in ("summarise", "not this way", "judge"))
-        assert trajectory.output.metrics["openai/calls_not_trained"] == 3
+        assert not any(word in text for word in ("summarise", "not this way", "judge", "43", "sure?"))
+        assert trajectory.output.metrics["openai/calls_not_trained"] == 4
     told = [record.message for record in caplog.records if "not trained" in record.message]
-    assert len(told) == 1 and "3 of the 6 calls" in told[0], "once, not for each trajectory"
+    assert len(told) == 1 and "4 of the 7 calls" in told[0], "once, not for each trajectory"
 
 
-def test_an_edited_reply_starts_a_new_conversation(run, tokenizer):
-    source = """
-        def main(base_url, api_key, row):
-            client, messages = connect(base_url, api_key), list(row["messages"])
-            ask(client, messages)
-            ask(client, [*messages, {"role": "assistant", "content": "43"}, {"role": "user", "content": "sure?"}])
-        """
-    (trajectory,) = run(source)[0]
-    assert "43<|end|><|start|>user\nsure?" in tokenizer.decode(trajectory.output.prompt_ids)
-    assert trajectory.output.metrics["openai/calls_not_trained"] == 1 and all(trajectory.output.response_mask)
-
-
-def test_a_full_context_truncates_the_trajectory(run, config):
+def test_a_full_context_truncates_the_trajectory_unless_the_program_handles_it(run, config):
     config.data.max_response_length = 60
     (trajectory,) = run(TURNS, arguments={"calls": 9})[0]
     output = trajectory.output
     assert "failure" not in output.extra_fields and output.extra_fields["finish_reason"] == "length"
     assert 0 < len(output.response_ids) <= 60 and output.response_mask[-1] == 1
     assert output.metrics["openai/context_full"] == 1 and output.reward_score is None
-
-
-def test_a_program_may_handle_a_full_context_itself(run, config):
-    config.data.max_response_length = 60
     source = """
-        def main(base_url, api_key, row):
-            client, messages = connect(base_url, api_key), list(row["messages"])
-            try:
-                while True:
-                    messages += [ask(client, messages).message, {"role": "user", "content": "again"}]
-            except openai.BadRequestError as error:
-                assert error.code == "context_length_exceeded" and "data.max_response_length" in str(error)
-                return 0.5
+        try:
+            while True:
+                messages += [ask(client, messages).message, {"role": "user", "content": "again"}]
+        except openai.BadRequestError as error:
+            assert error.code == "context_length_exceeded" and "data.max_response_length" in str(error)
+            return 0.5
         """
     assert run(source)[0][0].output.reward_score == 0.5
 
 
-def test_a_prompt_that_is_too_long_is_the_programs_failure(run):
-    source = """
-        def main(base_url, api_key, row):
-            ask(connect(base_url, api_key), [{"role": "user", "content": "x" * 100}])
-        """
-    told = failure(run(source)[0])
-    assert "118 tokens, over the limit of 64; raise data.max_prompt_length, or send less" in told
-
-
 def test_the_run_samples_and_the_program_limits(run, caplog):
     source = """
-        def main(base_url, api_key, row):
-            fields = dict(temperature=0.1, seed=5, stop=["!"], max_tokens=7, extra_body={"stop_token_ids": [9]})
-            ask(connect(base_url, api_key), row["messages"], **fields)
+        fields = dict(temperature=0.1, seed=5, stop=["!"], max_tokens=7, extra_body={"stop_token_ids": [9]})
+        ask(client, messages, **fields)
         """
     with caplog.at_level(logging.WARNING):
         _, engine = run(source, count=2, sampling=Sampling(temperature=0.8, stop=("?",)))
@@ -340,8 +299,6 @@ def test_a_wrong_entry_is_reported(run, entry, words):
 
 
 def test_a_package_that_is_missing_is_named(run, monkeypatch):
-    from burnish.agents.loops import openai_program
-
-    monkeypatch.setattr(openai_program, "find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr(f"{OpenAIProgramLoop.__module__}.find_spec", lambda name: None if name == "uvicorn" else 1)
     with pytest.raises(ConfigError, match=re.escape(f"package uvicorn; install it with {install_command('serve')}")):
         run(TURNS)

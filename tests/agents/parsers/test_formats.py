@@ -1,23 +1,19 @@
-"""What the recorded figures do not cover: json, llama3_json and react, types by schema, and tags inside strings."""
+"""The table of formats, and what the recorded figures do not cover: json, llama3_json, react, types by schema."""
 
 import json
 
 import pytest
 
-from burnish.agents.parsers import find_parser
-from burnish.agents.parsers.react import ReactParser
-from burnish.agents.parsers.values import by_schema, guessed
-
-
-def tool(name, properties, required=()):
-    parameters = {"type": "object", "properties": properties, "required": list(required)}
-    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
-
+from burnish.agents.parsers import FORMATS, OTHER_SPELLINGS, find_parser
+from burnish.agents.parsers.reading import by_schema, guessed
+from burnish.agents.tools.schema import function_schema
+from burnish.config.rollout import CALL_FORMATS
+from burnish.errors import ConfigError
 
 TOOLS = [
-    tool("search", {"topk": {"type": "integer"}, "query": {"type": "string"}}, ["query"]),
-    tool("square", {"x": {"type": "number"}}, ["x"]),
-    tool("now", {}),
+    function_schema("search", "", {"topk": {"type": "integer"}, "query": {"type": "string"}}, ["query"]),
+    function_schema("square", "", {"x": {"type": "number"}}, ["x"]),
+    function_schema("now", "", {}, []),
 ]
 
 
@@ -71,11 +67,6 @@ def test_json_that_is_no_call_is_reported(text, reason):
     assert calls == ([("now", {})] if "entry" in reason else [])
 
 
-def test_half_a_surrogate_pair_stays_an_escape():
-    [call] = find_parser("json").parse('{"name": "now", "arguments": {"x": "\\ud800é"}}').calls
-    assert call.arguments == '{"x": "\\ud800\\u00e9"}' and call.arguments.encode()
-
-
 LLAMA = '{"name": "square", "parameters": {"x": 2}}'
 
 
@@ -92,11 +83,6 @@ LLAMA = '{"name": "square", "parameters": {"x": 2}}'
 )
 def test_llama_calls(text, content, count):
     assert read("llama3_json", text) == (content, [("square", {"x": 2})] * count, [])
-
-
-def test_a_python_tag_without_a_call_is_reported():
-    content, calls, reasons = read("llama3_json", "a<|python_tag|>print(1)")
-    assert (content, calls) == ("a", []) and "no call after <|python_tag|>" in reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -147,28 +133,10 @@ def test_react_that_is_no_call_is_reported(text, reason):
     assert not calls and len(reasons) == 1 and reason in reasons[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("Thought: done\nFinal Answer: Paris\nThought: yes", "Paris\nThought: yes"),
-        ("Final Answer:\n two lines\nhere \nObservation: x", "two lines\nhere"),
-        ("Final Answer:", ""),
-        ("Action: now\nAction Input: {}\nFinal Answer: 5", None),
-        ("Thought: the Final Answer: is near", None),
-        ("", None),
-    ],
-)
-def test_react_final_answer(text, answer):
-    assert ReactParser().final_answer(text) == answer
-
-
-def test_a_tag_inside_a_string_does_not_end_a_hermes_call():
+def test_a_hermes_call_ends_at_its_own_tag():
     query = 'what is </tool_call> and <tool_call>{"name"?\\'
     text = find_parser("hermes").write("search", {"query": query})
     assert read("hermes", f"{text}{text}") == ("", [("search", {"query": query})] * 2, [])
-
-
-def test_a_bad_hermes_block_ends_at_its_own_tag():
     content, calls, reasons = read("hermes", f'<tool_call>{{"a</tool_call>x<tool_call>{CALL}</tool_call>')
     assert (content, calls, len(reasons)) == ("x", [SEARCH], 1)
 
@@ -206,5 +174,20 @@ def test_types_by_schema(text, schema, value):
     assert got == value and type(got) is type(value)
 
 
-def test_guessing_makes_no_numbers_of_words():
+def test_odd_values_and_calls_that_are_none():
+    [call] = find_parser("json").parse('{"name": "now", "arguments": {"x": "\\ud800é"}}').calls
+    assert call.arguments == '{"x": "\\ud800\\u00e9"}' and call.arguments.encode(), "half a pair stays an escape"
+    content, calls, reasons = read("llama3_json", "a<|python_tag|>print(1)")
+    assert (content, calls) == ("a", []) and "no call after <|python_tag|>" in reasons[0]
     assert [guessed(text) for text in ("NaN", "Infinity", "true", "5", "x")] == ["NaN", "Infinity", True, 5, "x"]
+
+
+def test_every_format_of_the_configuration_has_a_parser_and_no_other():
+    assert set(FORMATS) == set(CALL_FORMATS)
+    assert len({type(find_parser(name)) for name in FORMATS}) == len(FORMATS)
+    assert all(type(find_parser(spelling)) is type(find_parser(name)) for spelling, name in OTHER_SPELLINGS.items())
+    assert [name for name in FORMATS if find_parser(name).keeps_end] == ["gpt-oss"]
+    with pytest.raises(ConfigError, match="'hermse'.*did you mean hermes.*qwen3_coder"):
+        find_parser("hermse")
+    with pytest.raises(ConfigError, match="'xyzzy': there is no such format; There are hermes, json"):
+        find_parser("xyzzy")

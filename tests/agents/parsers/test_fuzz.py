@@ -1,35 +1,27 @@
-"""Whatever a model writes: no exception, no time without bounds, no call from nothing, nothing lost in silence."""
+"""Whatever a model writes: no exception, no time without bounds, no call from nothing, nothing lost in silence;
+and what a format writes it reads back."""
 
 import json
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from burnish.agents.parsers import FORMATS, find_parser
-from burnish.agents.parsers.jsontext import MAX_DEPTH
+from burnish.agents.parsers.reading import MAX_DEPTH
+from burnish.agents.tools.schema import function_schema
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "search",
-            "description": "",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "query": {"type": "string"}, "topk": {"type": "integer"}, "weight": {"type": ["number", "null"]},
-                    "opts": {"type": "object"}, "ids": {"anyOf": [{"type": "array"}, {"type": "boolean"}]},
-                },
-                "required": ["query"],
-            },
-        },
-    }
-]  # fmt: skip
+PROPERTIES = {
+    "query": {"type": "string"}, "topk": {"type": "integer"}, "weight": {"type": ["number", "null"]},
+    "opts": {"type": "object"}, "ids": {"anyOf": [{"type": "array"}, {"type": "boolean"}]},
+}  # fmt: skip
+TOOLS = [function_schema("search", "", PROPERTIES, ["query"])]
 ARGUMENTS = {"query": "needle", "topk": 3, "weight": 2.5, "opts": {"a": [1, "b"]}, "ids": [True, None]}
 ANYTHING = st.text(st.characters(), max_size=30)  # lone surrogates too
+CPU_S = 10  # where time grows with the square of the length it is far more, also on a fast core
 few = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+some = settings(few, max_examples=50)
 
 
 def valid(call_format):
@@ -65,14 +57,11 @@ def test_plain_text_holds_no_call(call_format):
 def test_mutated_calls_are_read_or_reported(call_format):
     text = valid(call_format)
     cuts = st.integers(0, len(text))
+    odd = st.sampled_from(["\\", '"', "<", ">", "{", "}", "[" * 2000, "\ud800"])
     edit = st.one_of(
-        st.tuples(st.just("delete"), cuts, cuts),
-        st.tuples(st.just("double"), cuts, cuts),
-        st.tuples(st.just("cut"), cuts, cuts),
+        st.tuples(st.sampled_from(["delete", "double", "cut"]), cuts, cuts),
         st.tuples(st.just("nest"), cuts, st.just(text)),
-        st.tuples(
-            st.just("insert"), cuts, ANYTHING | st.sampled_from(["\\", '"', "<", ">", "{", "}", "[" * 2000, "\ud800"])
-        ),
+        st.tuples(st.just("insert"), cuts, ANYTHING | odd),
     )
     parser = find_parser(call_format)
 
@@ -92,16 +81,14 @@ def test_mutated_calls_are_read_or_reported(call_format):
         check(parsed)
         if "needle" in changed and changed.count('"query"') < 2:  # else JSON takes the last of the values of one key
             told = parsed.content + "".join(one.text for one in parsed.malformed)
-            assert "needle" in told + "".join(call.name + call.arguments for call in parsed.calls) or is_dropped(
-                call_format
-            )
+            told += "".join(call.name + call.arguments for call in parsed.calls)
+            assert "needle" in told or call_format in DROPPING
 
     mutated()
 
 
-def is_dropped(call_format):
-    """Formats that hand on nothing of what stands after a call, or before the end of a thought."""
-    return call_format in ("qwen3_coder", "glm", "seed", "minimax", "kimi", "deepseek_v4", "react")
+# Formats that hand on nothing of what stands after a call, or before the end of a thought.
+DROPPING = ("qwen3_coder", "glm", "seed", "minimax", "kimi", "deepseek_v4", "react")
 
 
 @pytest.mark.parametrize("call_format", FORMATS)
@@ -140,16 +127,8 @@ def nested(depth):
 
 
 COMMON = ['{"', "{", "[", '[{"', '"', "\\", " ", "\n", "<", "</think>"]
-HERMES = [
-    '"</tool_call>"',
-    '\\"</tool_call>',
-    "",
-    "</think>",
-    '{"a</tool_call>',
-    '{"name": ',
-    '{"a": "',
-    '{"</tool_call>"',
-]
+HERMES = ['"</tool_call>"', '\\"</tool_call>', "", "</think>", '{"a</tool_call>']
+HERMES += ['{"name": ', '{"a": "', '{"</tool_call>"']
 # Texts that a parser which starts anew at every mark looks through again and again: repeated, and what ends them.
 PIECES = {
     "hermes": (["<tool_call>" + piece for piece in HERMES], ["", "</tool_call>"]),
@@ -208,7 +187,7 @@ PIECES = {
 
 @pytest.mark.parametrize("call_format", FORMATS)
 def test_long_turns_take_time_in_proportion(call_format):
-    """200,000 characters: a fraction of a second each, where the square of the length would take many."""
+    """200,000 characters: a fraction of a second each, where the square of the length would take very long."""
     parser = find_parser(call_format)
     pieces, tails = PIECES[call_format]
     opening = valid(call_format).partition("search")[0]
@@ -216,7 +195,7 @@ def test_long_turns_take_time_in_proportion(call_format):
     for text in [*texts, *(opening + piece * (200_000 // len(piece)) for piece in COMMON)]:
         began = time.process_time()
         check(parser.parse(text, TOOLS))
-        assert time.process_time() - began < 1, (text[:80], text[-20:])
+        assert time.process_time() - began < CPU_S, (text[:80], text[-20:])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +208,7 @@ def test_long_turns_take_time_in_proportion(call_format):
 def test_an_end_that_is_far_away_is_looked_for_once(call_format, piece, tail):
     began = time.process_time()
     check(find_parser(call_format).parse(piece * (2_000_000 // len(piece)) + tail, TOOLS))
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < CPU_S
 
 
 @pytest.mark.parametrize("call_format", FORMATS)
@@ -239,4 +218,104 @@ def test_a_megabyte_in_one_argument_is_carried(call_format):
     text = "lorem ipsum " * 90_000 + "end"
     parsed = parser.parse(parser.write("search", {"query": text}), TOOLS)
     assert json.loads(parsed.calls[0].arguments) == {"query": text}
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < CPU_S
+
+
+OF_JSON = ("hermes", "json", "llama3_json", "react", "gpt-oss", "kimi")
+OF_TEXT = ("qwen3_coder", "glm", "seed", "minimax", "deepseek_v4", "gemma4")
+MARKS = ["<tool_call>", "</tool_call>", "</parameter>", "</think>", "Action: x\nAction Input: {}"]
+MARKS += ['"}', "\n", "\\", ";", "```"]
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
+texts = st.text(st.characters(codec="utf-8"), max_size=20) | st.lists(
+    st.sampled_from(MARKS) | st.text(st.characters(codec="utf-8"), max_size=4), max_size=5
+).map("".join)
+scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    scalars | texts, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4)
+)
+
+
+def schema(name, properties):
+    return function_schema(name, "", properties, list(properties))
+
+
+def same(one, other):
+    """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def reads_back(call_format, name, arguments, tools=()):
+    parser = find_parser(call_format)
+    parsed = parser.parse(parser.write(name, arguments), tools)
+    assert not parsed.malformed and [one.name for one in parsed.calls] == [name]
+    assert same(json.loads(parsed.calls[0].arguments), arguments)
+    assert not parsed.content.strip()
+
+
+@pytest.mark.parametrize("call_format", OF_JSON)
+def test_formats_of_json_carry_any_arguments(call_format):
+    forbidden = {"gpt-oss": ("<|call|>",), "kimi": ("<|tool_call",)}.get(call_format, ())
+
+    @some
+    @given(names, st.dictionaries(texts, values, max_size=5))
+    def check(name, arguments):
+        assume(not any(mark in json.dumps(arguments, ensure_ascii=False) for mark in forbidden))
+        reads_back(call_format, name, arguments, [schema(name, {})])
+
+    check()
+
+
+def types(call_format):
+    """A type of a schema with values that the format can carry for it."""
+    plain = st.text(st.characters(codec="utf-8", exclude_characters="<>"), max_size=20)
+    if call_format not in ("qwen3_coder", "deepseek_v4", "gemma4"):
+        plain = plain.map(str.strip)
+    if call_format == "qwen3_coder":
+        plain = plain.filter(lambda text: text.lower() != "null")
+    inner = st.recursive(scalars | plain, lambda one: st.lists(one, max_size=3))
+    return st.one_of(
+        st.tuples(st.just("string"), plain),
+        st.tuples(st.just("integer"), st.integers(-(2**70), 2**70)),
+        st.tuples(st.just("number"), st.floats(allow_nan=False, allow_infinity=False)),
+        st.tuples(st.just("boolean"), st.booleans()),
+        st.tuples(st.just("array"), st.lists(inner, max_size=4)),
+        st.tuples(st.just("object"), st.dictionaries(names, inner, max_size=4)),
+    )
+
+
+@pytest.mark.parametrize("call_format", OF_TEXT)
+def test_formats_of_text_carry_what_the_schema_tells(call_format):
+    @some
+    @given(names, st.dictionaries(names, types(call_format), max_size=5))
+    def check(name, typed):
+        tools = [schema(name, {key: {"type": kind} for key, (kind, _) in typed.items()})]
+        arguments = {key: value for key, (_, value) in typed.items()}
+        reads_back(call_format, name, arguments, tools)
+
+    check()
+
+
+# As in a table of right answers: allowed values by argument; "" stands for an argument that may be left out.
+ANSWERS = {
+    "geometry.area": {"base": [10, 10.5], "unit": ["units", ""], "flags": [[True, None], []]},
+    "book": {"who": ["Anna \"the\" Ω", "it's"], "when": [{"day": 3, "at": ["9:00"]}], "sure": [True, False]},
+}  # fmt: skip
+KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+
+
+@pytest.mark.parametrize("call_format", FORMATS)
+def test_every_allowed_answer_is_recovered(call_format):
+    for name, allowed in ANSWERS.items():
+        kinds = {key: {"type": "number" if key == "base" else KINDS[type(some[0])]} for key, some in allowed.items()}
+        for key, some in allowed.items():
+            for value in some:
+                arguments = {other: rest[0] for other, rest in allowed.items()} | {key: value}
+                arguments = {other: one for other, one in arguments.items() if one != ""}
+                reads_back(call_format, name, arguments, [schema(name, kinds)])

@@ -39,16 +39,17 @@ def open_session():
 
 @pytest.fixture
 def run_calls(open_session):
-    """`run_calls({name: tool}, (name, arguments), …)` → the results of these calls in one session, then closed."""
+    """`run_calls({name: tool}, (name, arguments), …)` → the results of these calls in one session, then closed; with
+    `reward`, the trajectory's too."""
 
-    def run(tools, *calls, timeout=60.0, reward=False, **tools_kwargs):
+    def run(tools, *calls, timeout=60.0, reward=False, at_once=False, **tools_kwargs):
         async def trajectory():
             session = open_session(tools, timeout, **tools_kwargs)
             try:
-                results = [await session.call(ToolCall(name, arguments)) for name, arguments in calls]
-                if reward:
-                    await session.trajectory_reward()
-                return results
+                if at_once:
+                    return await asyncio.gather(*(session.call(ToolCall(*call)) for call in calls))
+                results = [await session.call(ToolCall(*call)) for call in calls]
+                return (results, await session.trajectory_reward()) if reward else results
             finally:
                 await session.close()
 

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from burnish.agents.parsers.base import ToolCall
 from burnish.agents.tools.answer_checker import Geo3kTool, Gsm8kTool
 from burnish.data.tasks.geo3k import TOOL as GEO3K_TOOL
 from burnish.data.tasks.gsm8k import TOOL
@@ -18,32 +17,21 @@ def tool():
 
 
 @pytest.fixture
-def answers(tool, open_session):
+def answers(tool, run_calls):
     """What a trajectory with these answers is told and earns."""
 
-    def run(*answers, **create_kwargs):
-        async def trajectory():
-            session = open_session({tool.name: tool}, **{tool.name: {"create_kwargs": create_kwargs}})
-            try:
-                calls = [ToolCall(tool.name, json.dumps({"answer": answer})) for answer in answers]
-                return [await session.call(call) for call in calls], await session.trajectory_reward()
-            finally:
-                await session.close()
-
-        return asyncio.run(trajectory())
+    def run(*answers, tool=tool, **create_kwargs):
+        calls = [(tool.name, json.dumps({"answer": answer})) for answer in answers]
+        return run_calls({tool.name: tool}, *calls, reward=True, **{tool.name: {"create_kwargs": create_kwargs}})
 
     return run
-
-
-def test_its_name_is_the_one_that_rows_set_up(tool):
-    assert tool.name == TOOL == "calc_gsm8k_reward"
 
 
 def test_rewards_of_the_steps_and_of_the_trajectory(answers, tool):
     results, reward = answers("17", "18", "18", "19", "#### 18", ground_truth="18")
     assert [result.reward for result in results] == [-0.05, 0.0, -0.05, -0.05, 0.0]
     assert [result.metrics["score"] for result in results] == [0.0, 1.0, 1.0, 0.0, 1.0]
-    assert reward == 1.0 and not tool._trajectories
+    assert reward == 1.0 and not tool._trajectories and tool.name == TOOL == "calc_gsm8k_reward"
     assert answers("18", "19", ground_truth="18")[1] == 0.0, "the last answer counts"
 
 
@@ -63,8 +51,8 @@ def test_what_the_model_is_shown(answers, answer, text):
 
 def test_trajectories_do_not_see_each_other(tool):
     async def both():
-        await tool.create("a", ground_truth="1")
-        await tool.create("b", ground_truth="2")
+        for name, truth in (("a", "1"), ("b", "2")):
+            await tool.create(name, ground_truth=truth)
         for name in "ab":
             await tool.execute(name, {"answer": "2"})
         return await tool.calc_reward("a"), await tool.calc_reward("b")
@@ -82,16 +70,8 @@ def test_a_row_without_the_answer_is_named(answers):
 @pytest.mark.parametrize(
     ("answer", "score"), [("1/2", 1.0), ("\\boxed{0.5}", 1.0), ("\\frac{1}{2}", 1.0), ("0.4", 0.0), ("", 0.0)]
 )
-def test_geometry_is_checked_by_mathematical_equality(open_session, answer, score):
+def test_geometry_is_checked_by_mathematical_equality(answers, answer, score):
     tool = Geo3kTool({}, Geo3kTool.SCHEMA)
-
-    async def told():
-        session = open_session({tool.name: tool}, **{tool.name: {"create_kwargs": {"ground_truth": "\\frac{1}{2}"}}})
-        try:
-            return await session.call(ToolCall(tool.name, json.dumps({"answer": answer})))
-        finally:
-            await session.close()
-
-    result = asyncio.run(told())
+    (result,), _ = answers(answer, tool=tool, ground_truth="\\frac{1}{2}")
     assert (result.kind, result.metrics["score"]) == ("ok", score)
     assert tool.name == GEO3K_TOOL

@@ -9,6 +9,7 @@ from typing import Any, Literal, Optional
 import pytest
 
 from burnish.agents.tools import ToolError, ToolResponse, function_tool
+from burnish.agents.tools.function import read_docstring
 from burnish.errors import ConfigError, ToolFailure
 
 
@@ -43,6 +44,8 @@ def test_the_schema_comes_from_signature_and_docstring():
             },
         },
     }
+    again = function_tool(weather.function, name="other", description="In other words.").tool_schema["function"]
+    assert (again["name"], again["description"]) == ("other", "In other words.")
     assert weather("Bonn") == "Bonn" and weather.__doc__.startswith("Find") and weather.name == "weather"
 
 
@@ -69,23 +72,10 @@ def test_every_supported_type():
         "n": {"type": "string", "default": "N"},
     }
 
+    def no_json(x: dict = threading, y: float = float("nan"), z: list = []): ...  # noqa: B006
 
-def test_a_default_that_is_no_json_is_not_shown():
-    def take(x: dict = threading, y: float = float("nan"), z: list = []): ...  # noqa: B006
-
-    assert properties_of(take) == {
-        "x": {"type": "object"},
-        "y": {"type": "number"},
-        "z": {"type": "array", "default": []},
-    }
-
-
-def test_name_and_description_can_be_given():
-    @function_tool(name="other", description="In other words.")
-    def mine(): ...
-
-    function = mine.tool_schema["function"]
-    assert (function["name"], function["description"]) == ("other", "In other words.")
+    shown = {"x": {"type": "object"}, "y": {"type": "number"}, "z": {"type": "array", "default": []}}
+    assert properties_of(no_json) == shown, "a default that is no JSON is not shown"
 
 
 def no_type(x): ...
@@ -123,26 +113,29 @@ def no_type_at_all(x: [1, 2]): ...
 def test_a_function_that_cannot_be_a_tool_says_why(function, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         function_tool(function)
-
-
-def test_observes_takes_exceptions_only():
-    with pytest.raises(ConfigError, match="name classes of exceptions"):
-        function_tool(no_type, observes=("ValueError",))
-    with pytest.raises(ConfigError, match="name classes of exceptions"):
-        function_tool(no_type, observes=(KeyboardInterrupt,))
+    for observes in (("ValueError",), (KeyboardInterrupt,)):
+        with pytest.raises(ConfigError, match="name classes of exceptions"):
+            function_tool(no_type, observes=observes)
 
 
 @pytest.mark.parametrize(
     ("returned", "text"),
-    [("plain", "plain"), (ToolResponse("x"), "x"), (3, "3"), ({"é": [1, None]}, '{"é": [1, null]}'), (None, "null")],
-)
+    [
+        ("plain", "plain"), (ToolResponse("x"), "x"), (3, "3"), ({"é": [1, None]}, '{"é": [1, null]}'), (None, "null"),
+        (object(), None), ({1, 2}, None), ([threading.Lock()], None),
+    ],
+)  # fmt: skip
 def test_what_it_returns_is_reported(call, returned, text):
     @function_tool
     def mine():
         return returned
 
-    result = call(mine)
-    assert (result.text, result.kind, result.reward, result.metrics) == (text, "ok", 0.0, {})
+    if text is not None:
+        result = call(mine)
+        assert (result.text, result.kind, result.reward, result.metrics) == (text, "ok", 0.0, {})
+    else:
+        with pytest.raises(ToolFailure, match="execute raised TypeError: mine returned a .* neither text nor JSON"):
+            call(mine)
 
 
 def test_an_async_function_runs_on_the_loop_and_a_plain_one_next_to_it(call):
@@ -176,41 +169,24 @@ def test_many_functions_that_block_run_at_once():
 
 
 def test_exceptions_that_are_observed_are_reported_and_others_fail(call):
+    errors = {"told": ValueError("no such city"), "empty": ValueError, "tool": ToolError("try again")}
+    errors |= {"other": RuntimeError("broken"), "exit": SystemExit(3), "stop": StopIteration(1)}
+    errors |= {"cancel": asyncio.CancelledError()}
+
     @function_tool(observes=(KeyError, ValueError))
     def mine(kind: str):
-        raise {"told": ValueError("no such city"), "empty": ValueError, "tool": ToolError("try again")}.get(
-            kind, RuntimeError("broken")
-        )
+        raise errors[kind]
 
     assert (call(mine, kind="told").text, call(mine, kind="told").kind) == ("no such city", "error")
     assert call(mine, kind="empty").text == "ValueError"
     assert call(mine, kind="tool").text == "try again"
-    with pytest.raises(
-        ToolFailure, match=r"tool mine: execute raised RuntimeError: broken \(.*test_function.py, line \d+"
-    ):
+    with pytest.raises(ToolFailure, match=r"tool mine: execute raised RuntimeError: broken \(.*test_function.py, l"):
         call(mine, kind="other")
-
-
-@pytest.mark.parametrize("returned", [object(), {1, 2}, [threading.Lock()]])
-def test_a_result_that_is_neither_text_nor_json_fails(call, returned):
-    @function_tool
-    def mine():
-        return returned
-
-    with pytest.raises(
-        ToolFailure, match="tool mine: execute raised TypeError: mine returned a .* neither text nor JSON"
-    ):
-        call(mine)
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(1), asyncio.CancelledError()])
-def test_a_function_cannot_end_the_run(call, error):
-    @function_tool
-    def mine():
-        raise error
-
-    with pytest.raises(ToolFailure, match="tool mine: execute raised"):
-        call(mine)
+    for kind in ("exit", "stop", "cancel"):  # it cannot end the run
+        with pytest.raises(ToolFailure, match="tool mine: execute raised"):
+            call(mine, kind=kind)
+    with pytest.raises(ToolFailure, match=r"tools_kwargs\.mine\.execute_kwargs has y, but a function takes"):
+        call(mine, tools_kwargs={"execute_kwargs": {"y": 1}}, kind="told")
 
 
 def test_a_function_that_hangs_is_left_behind(call):
@@ -229,10 +205,68 @@ def test_a_function_that_hangs_is_left_behind(call):
     leave.set()
 
 
-def test_a_row_cannot_give_a_function_arguments(call):
-    @function_tool
-    def mine(x: int):
-        return x
+GOOGLE = """Find the weather
+    of a city.
 
-    with pytest.raises(ToolFailure, match=r"tools_kwargs\.mine\.execute_kwargs has y, but a function takes"):
-        call(mine, tools_kwargs={"execute_kwargs": {"y": 1}}, x=1)
+    It asks a server. days: not here
+
+    Args:
+        city (str): its name,
+            in English
+        days (int, optional): how many
+            `days` ahead
+
+    Returns:
+        str: city: the weather
+    """
+NUMPY = """
+    Find the weather of a city.
+
+    Parameters
+    ----------
+    city : str
+        its name,
+        in English
+    days : int
+        how many `days` ahead
+
+    Returns
+    -------
+    str
+        the weather
+    """
+REST = """Find the weather of a city.
+
+    :param city: its name,
+        in English
+    :param int days: how many `days` ahead
+    :returns: the weather
+    """
+PLAIN = """Find the weather of a city.
+
+    city: its name, in English
+    days: how many `days` ahead
+    """
+BULLETS = """Find the weather of a city.
+    - `city`: its name, in English
+    - days: how many `days` ahead
+    """
+
+
+WHOLE = ("Find the weather of a city.", {"city": "its name, in English", "days": "how many `days` ahead"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((text, WHOLE) for text in (GOOGLE, NUMPY, REST, PLAIN, BULLETS)),
+        (None, ("", {})),
+        ("", ("", {})),
+        ("city: it is about", ("city: it is about", {})),
+        ("Args:\n    city: where", ("", {"city": "where"})),
+        ("Do it.\n\nArgs:\n    town: where\n    city: there", ("Do it.", {"city": "there"})),
+        ("Do it.\n\nArgs:\n    city:\n", ("Do it.", {"city": ""})),
+    ],
+)
+def test_description_and_parameters_are_read_and_missing_parts_not_invented(text, expected):
+    assert read_docstring(text, ["city", "days"]) == expected

@@ -116,15 +116,14 @@ def becomes(condition):
 
 
 def is_gone(pid):
-    return becomes(lambda: not is_there(pid))
-
-
-def is_there(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    def gone():
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
         return False
-    return True
+
+    return becomes(gone)
 
 
 def pid_of(answer):
@@ -132,16 +131,36 @@ def pid_of(answer):
 
 
 @pytest.fixture(scope="module")
-def hand(tmp_path_factory):
+def script(tmp_path_factory):
+    """The file of the server by hand, in a folder with a `servers.json` that names it."""
+    file = tmp_path_factory.mktemp("hand") / "by_hand.py"
+    file.write_text(BY_HAND)
+    servers = {"mine": {"type": "stdio", "command": sys.executable, "args": [str(file)]}}
+    (file.parent / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+    return file
+
+
+@pytest.fixture(scope="module")
+def hand(script):
     """`hand(timeout)` → the tools of the server by hand, listed once; each test's event loop has its own process."""
-    script = tmp_path_factory.mktemp("hand") / "by_hand.py"
-    script.write_text(BY_HAND)
 
     @functools.cache
     def load(timeout=60.0, *arguments):
         return by_name(load_mcp_tools(entry(script, *arguments, timeout=timeout), "here"))
 
     return load
+
+
+def run_with(tools, scenario):
+    """Await `scenario(tools)` in an event loop, then end the server's process."""
+
+    async def run():
+        try:
+            return await scenario(tools)
+        finally:
+            await next(iter(tools.values())).close()
+
+    return asyncio.run(run())
 
 
 @pytest.fixture(scope="module")
@@ -158,19 +177,33 @@ def run(tools):
         runner.run(tools["add"].close())
 
 
-def test_names_and_schemas_come_from_the_server(tools):
+@pytest.fixture(autouse=True)
+def _quick_end(monkeypatch):
+    """Servers that ignore their end are killed soon."""
+    for name in ("PROCESS_TERMINATION_TIMEOUT", "FORCE_KILL_TIMEOUT"):
+        monkeypatch.setattr(f"mcp.client.stdio.{name}", 0.1)
+
+
+def test_the_servers_own_schemas_and_results_are_taken(tools, run, monkeypatch):
     assert set(tools) == {"add", "about", "wait", "fail", "table", "mixed", "long"}
     assert all(isinstance(tool, McpTool) for tool in tools.values())
     schema = tools["add"].tool_schema
     assert schema["type"] == "function" and schema["function"]["description"] == "Add two numbers."
     parameters = schema["function"]["parameters"]
     assert parameters["required"] == ["a", "b"] and parameters["properties"]["a"]["type"] == "integer"
-
-
-def test_a_call_is_answered_by_one_process_with_its_environment(tools, run):
     assert run(text(tools["add"], a=2, b=40)) == "42"
-    first, second = run(text(tools["about"])), run(text(tools["about"]))
+    first, second = run(text(tools["about"])), run(text(tools["about"]))  # one process, with its environment
     assert first == second and first.split()[1] == "mint" and pid_of(first) != os.getpid()
+    expected = ["before", "[image/png image]", "[audio/wav audio]", "a note", "[binary resource memo://b]"]
+    assert run(text(tools["mixed"])).split("\n") == expected
+    assert json.loads(run(text(tools["table"]))) == {"rows": 3}
+    for name, given, told in (("fail", {"reason": "no luck"}, "no luck"), ("add", {"a": "x", "b": 1}, "integer")):
+        with pytest.raises(ToolError, match=told):  # for the model to read
+            run(text(tools[name], **given))
+    monkeypatch.setattr(mcp, "MAX_RESULT", 1000)
+    assert len(run(text(tools["long"], characters=1000))) == 1000
+    with pytest.raises(ToolFailure, match="tool long: a result of 1001 characters; at most 1000 are taken"):
+        run(text(tools["long"], characters=1001))
 
 
 def test_calls_run_at_the_same_time(tools, run):
@@ -180,27 +213,6 @@ def test_calls_run_at_the_same_time(tools, run):
     begin = time.perf_counter()
     assert run(many()) == ["waited"] * 64
     assert time.perf_counter() - begin < 50.0  # one after another, they take 64 s
-
-
-@pytest.mark.parametrize(
-    "name, parameters, told", [("fail", {"reason": "no luck"}, "no luck"), ("add", {"a": "x", "b": 1}, "integer")]
-)
-def test_an_error_that_the_tool_reports_is_for_the_model_to_read(tools, run, name, parameters, told):
-    with pytest.raises(ToolError, match=told):
-        run(text(tools[name], **parameters))
-
-
-def test_what_is_not_text_is_named_in_its_place(tools, run):
-    expected = ["before", "[image/png image]", "[audio/wav audio]", "a note", "[binary resource memo://b]"]
-    assert run(text(tools["mixed"])).split("\n") == expected
-    assert json.loads(run(text(tools["table"]))) == {"rows": 3}
-
-
-def test_a_result_beyond_all_measure_is_a_failure(tools, run, monkeypatch):
-    monkeypatch.setattr(mcp, "MAX_RESULT", 1000)
-    assert len(run(text(tools["long"], characters=1000))) == 1000
-    with pytest.raises(ToolFailure, match="tool long: a result of 1001 characters; at most 1000 are taken"):
-        run(text(tools["long"], characters=1001))
 
 
 def test_a_slow_call_fails_alone_and_the_process_stays(tools, run, monkeypatch):
@@ -226,21 +238,21 @@ def test_a_slow_call_fails_alone_and_the_process_stays(tools, run, monkeypatch):
     assert run(text(tools["about"])) == before
 
 
-def test_a_death_fails_the_calls_in_flight_and_the_next_call_starts_it_again(hand):
-    async def scenario():
-        tools = hand()
-        before = pid_of(await text(tools["echo"]))
+def test_a_death_fails_the_calls_in_flight_alone_and_the_next_call_starts_it_again(hand):
+    async def scenario(tools):
+        before = pid_of(await text(tools["die_after"]))
+        while not tools["echo"].session._connection.cause:  # until its end is seen
+            await asyncio.sleep(0.01)
+        pids = [before, pid_of(await text(tools["echo"]))]
         failures = await asyncio.gather(text(tools["silent"]), text(tools["die"]), return_exceptions=True)
-        after = pid_of(await text(tools["echo"]))
-        await tools["echo"].close()
-        return before, failures, after
+        return [*pids, pid_of(await text(tools["echo"]))], failures
 
-    before, failures, after = asyncio.run(scenario())
+    pids, failures = run_with(hand(), scenario)
     for failure, name in zip(failures, ("silent", "die"), strict=True):
         assert isinstance(failure, ToolFailure)
         assert str(failure).startswith(f"MCP server mine, tool {name}: exited; its standard error ends with:")
         assert str(failure).endswith("out of cheese")
-    assert before != after and is_gone(before)
+    assert len(set(pids)) == 3 and all(is_gone(pid) for pid in pids[:2])
 
 
 def test_closing_leaves_no_process_and_a_later_call_starts_another(hand):
@@ -257,40 +269,15 @@ def test_closing_leaves_no_process_and_a_later_call_starts_another(hand):
     assert first.endswith('{"a": 1}') and pid_of(first) != pid_of(second) and is_gone(pid_of(second))
 
 
-def test_a_server_that_ignores_its_end_is_killed(hand, monkeypatch):
-    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
-    monkeypatch.setattr("mcp.client.stdio.FORCE_KILL_TIMEOUT", 0.1)
-
-    async def scenario():
-        tools = hand()
-        answer = await text(tools["stubborn"])
-        await tools["stubborn"].close()
-        return pid_of(answer)
-
-    assert is_gone(asyncio.run(scenario()))
-
-
-def test_a_death_between_calls_costs_no_call(hand):
-    async def scenario():
-        tools = hand()
-        first = await text(tools["die_after"])
-        while not tools["echo"].session._connection.cause:  # until its end is seen
-            await asyncio.sleep(0.01)
-        second = await text(tools["echo"])
-        await tools["echo"].close()
-        return pid_of(first), pid_of(second)
-
-    first, second = asyncio.run(scenario())
-    assert first != second
+def test_a_server_that_ignores_its_end_is_killed(hand):
+    assert is_gone(pid_of(run_with(hand(), lambda tools: text(tools["stubborn"]))))
 
 
 @pytest.mark.parametrize("name", ["freeze", "flood"])
 def test_a_server_that_is_stuck_is_ended_and_the_next_call_starts_it_again(hand, monkeypatch, name):
     monkeypatch.setattr(mcp_session, "PING_SECONDS", 0.3)
-    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
 
-    async def scenario():
-        tools = hand()
+    async def scenario(tools):
         before = pid_of(await text(tools["echo"]))
         with monkeypatch.context() as patch:
             patch.setattr(tools[name].session, "_timeout", 0.5)
@@ -298,20 +285,16 @@ def test_a_server_that_is_stuck_is_ended_and_the_next_call_starts_it_again(hand,
                 await text(tools[name])
         with pytest.raises(ToolFailure, match="was ended: it did not answer a ping within 0.3 s"):
             await text(tools["echo"])  # it was in flight when the server was found to be stuck
-        after = pid_of(await text(tools["echo"]))
-        await tools["echo"].close()
-        return before, after
+        return before, pid_of(await text(tools["echo"]))
 
-    before, after = asyncio.run(scenario())
+    before, after = run_with(hand(), scenario)
     assert before != after and is_gone(before)
 
 
 def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuck_server(hand, monkeypatch, tmp_path):
     monkeypatch.setattr(mcp_session, "PING_SECONDS", 0.2)
-    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
 
-    async def scenario():
-        tools = hand(600.0)
+    async def scenario(tools):
         before = pid_of(await text(tools["echo"]))
         call = asyncio.create_task(text(tools["freeze"], sign=str(tmp_path / "frozen")))
         assert await asyncio.to_thread(becomes, (tmp_path / "frozen").exists)
@@ -322,10 +305,9 @@ def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuc
         took = time.perf_counter() - begin
         assert await asyncio.to_thread(is_gone, before)
         await text(tools["echo"])
-        await tools["echo"].close()
         return took
 
-    assert asyncio.run(scenario()) < 60.0  # of the 600 s of the call
+    assert run_with(hand(600.0), scenario) < 60.0  # of the 600 s of the call
 
 
 @pytest.mark.parametrize(
@@ -338,114 +320,67 @@ def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuc
     ],
 )
 def test_answers_that_break_the_protocol_are_failures_and_the_next_call_continues(hand, name, kind, told):
-    async def scenario():
-        tools = hand()
+    async def scenario(tools):
         with pytest.raises(kind) as failure:
             await text(tools[name])
         assert (await text(tools["echo"])).endswith("{}")
-        await tools["echo"].close()
         return str(failure.value)
 
-    assert told in asyncio.run(scenario())
+    assert told in run_with(hand(), scenario)
 
 
-def test_another_event_loop_gets_a_new_process_and_the_former_ends(hand):
+def test_another_event_loop_gets_a_new_process_and_waits_for_no_closed_one(hand):
     tools = hand()
     pids = [pid_of(asyncio.run(text(tools["echo"]))) for _ in range(2)]
     assert pids[0] != pids[1] and all(is_gone(pid) for pid in pids)
-
-
-def test_a_loop_that_was_closed_over_a_running_server_is_not_waited_for(hand):
-    tools = hand()
     loop = asyncio.new_event_loop()
     former = pid_of(loop.run_until_complete(text(tools["echo"])))
     loop.close()
-
-    async def later():
-        answer = await text(tools["echo"])
-        await tools["echo"].close()
-        return pid_of(answer)
-
-    later_one = asyncio.run(later())
+    later_one = pid_of(run_with(tools, lambda tools: text(tools["echo"])))
     os.kill(former, signal.SIGKILL)  # nothing can end it through the closed loop
     assert later_one != former and is_gone(later_one)
 
 
-def test_all_pages_of_the_list_are_read(hand):
+def test_all_pages_of_the_list_are_read_and_selected_tools_taken_once_in_their_order(hand, script):
     assert {"echo", "garbage", "stubborn"} <= hand(60.0, "paged").keys()
-
-
-def test_selected_tools_alone_are_taken_once_and_in_their_order(tmp_path):
-    (tmp_path / "hand.py").write_text(BY_HAND)
-    (tmp_path / "servers.json").write_text(
-        json.dumps(
-            {"mcpServers": {"mine": {"type": "stdio", "command": sys.executable, "args": [f"{tmp_path}/hand.py"]}}}
-        )
-    )
     settings = {"mcp_servers_config_path": "servers.json", "tool_selected_list": ["die", "echo", "die"]}
-    tools = load_mcp_tools({"config": {"type": "mcp"}, "mcp": settings}, "here", tmp_path)
+    tools = load_mcp_tools({"config": {"type": "mcp"}, "mcp": settings}, "here", script.parent)
     assert [tool.name for tool in tools] == ["die", "echo"] and tools[0].session is tools[1].session
 
 
-def test_an_entry_of_the_tools_file_gives_tools_that_a_trajectory_can_call(tmp_path):
-    (tmp_path / "hand.py").write_text(BY_HAND)
-    servers = {"mcpServers": {"mine": {"command": sys.executable, "args": [str(tmp_path / "hand.py")]}}}
-    (tmp_path / "servers.json").write_text(json.dumps(servers))
-    (tmp_path / "tools.yaml").write_text(
+def test_an_entry_of_the_tools_file_gives_tools_that_a_trajectory_can_call(script):
+    (script.parent / "tools.yaml").write_text(
         "tools:\n"
         "- name: calculator\n"
         "- config: {type: mcp}\n"
         "  mcp: {mcp_servers_config_path: servers.json, tool_selected_list: [echo, bad_params]}\n"
     )
-    tools = load_tools(str(tmp_path / "tools.yaml"), retriever=lambda: None, sandbox=SandboxConfig())
+    tools = load_tools(str(script.parent / "tools.yaml"), retriever=lambda: None, sandbox=SandboxConfig())
     assert list(tools) == ["calculator", "echo", "bad_params"]
+    del tools["calculator"]
 
-    async def scenario():
+    async def scenario(tools):
         session = ToolSession(tools, "t1", {}, 60.0)
-        results = [await session.call(ToolCall(name, '{"a": 1}')) for name in ("echo", "bad_params")]
+        results = [await session.call(ToolCall(name, '{"a": 1}')) for name in tools]
         await session.close()
-        await tools["echo"].close()
         return results
 
-    echo, refused = asyncio.run(scenario())
+    echo, refused = run_with(tools, scenario)
     assert echo.kind == "ok" and echo.text.endswith('{"a": 1}')
     assert (refused.kind, refused.text) == ("error", "a must be a number")
 
 
-def test_a_tool_class_of_the_user_words_the_results(tmp_path, monkeypatch):
-    (tmp_path / "hand.py").write_text(BY_HAND)
+def test_a_tool_class_of_the_user_words_the_results(script, tmp_path):
     (tmp_path / "own.py").write_text(
         "from burnish.agents.tools.mcp import McpTool\n"
         "class Loud(McpTool):\n"
         "    def text_of(self, result):\n"
         "        return self.config['before'] + super().text_of(result).split()[1]\n"
     )
-    wanted = entry(tmp_path / "hand.py", selected=["echo"])
+    wanted = entry(script, selected=["echo"])
     wanted |= {"class_name": "own.py:Loud", "config": {"type": "mcp", "before": "> "}}
-    [tool] = load_mcp_tools(wanted, "here", tmp_path)
-
-    async def scenario():
-        answer = await text(tool)
-        await tool.close()
-        return answer
-
-    assert asyncio.run(scenario()) == "> {}"
-
-
-def test_selected_names_that_no_server_has_are_reported_with_the_nearest(tmp_path):
-    (tmp_path / "hand.py").write_text(BY_HAND)
-    with pytest.raises(
-        ConfigError, match=r"here: mcp.tool_selected_list: there is no tool ecko; .* did you mean echo\?"
-    ):
-        load_mcp_tools(entry(tmp_path / "hand.py", selected=["ecko"]), "here")
-
-
-def test_two_servers_with_a_tool_of_one_name_are_distinguished_or_refused(tmp_path):
-    (tmp_path / "hand.py").write_text(BY_HAND)
-    wanted = entry(tmp_path / "hand.py")
-    wanted["mcp"]["servers"]["other"] = wanted["mcp"]["servers"]["mine"]
-    with pytest.raises(ConfigError, match="mine, other both have a tool echo; choose others"):
-        load_mcp_tools(wanted, "here")
+    tools = by_name(load_mcp_tools(wanted, "here", tmp_path))
+    assert run_with(tools, lambda tools: text(tools["echo"])) == "> {}"
 
 
 @pytest.mark.parametrize(
@@ -453,20 +388,29 @@ def test_two_servers_with_a_tool_of_one_name_are_distinguished_or_refused(tmp_pa
     [
         (["-c", "import sys; print('oh no', file=sys.stderr); sys.exit(1)"], "ends with:\noh no"),
         (["-c", "print('Hello!')"], "wrote a line that is no message of the protocol"),
-        ([BY_HAND, "deaf"], "did not list its tools within 0.5 s of its start"),
-        ([BY_HAND, "empty"], "mine has no tools"),
+        (["by hand", "deaf"], "did not list its tools within 0.5 s of its start"),
+        (["by hand", "empty"], "mine has no tools"),
     ],
 )
-def test_a_server_that_cannot_list_its_tools_is_a_mistake_in_the_file(tmp_path, monkeypatch, arguments, told):
-    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
-    if arguments[0] == BY_HAND:
-        (tmp_path / "hand.py").write_text(BY_HAND)
-        arguments = [tmp_path / "hand.py", *arguments[1:]]
+def test_a_server_that_cannot_list_its_tools_is_a_mistake_in_the_file(script, monkeypatch, arguments, told):
+    arguments = [script if argument == "by hand" else argument for argument in arguments]
     if "deaf" in arguments:
         monkeypatch.setattr(mcp_session, "START_SECONDS", 0.5)
     with pytest.raises(ConfigError) as error:
         load_mcp_tools(entry(*arguments), "tools.yaml, entry 3")
     assert str(error.value).startswith("tools.yaml, entry 3: ") and told in str(error.value)
+
+
+def test_names_of_tools_that_no_server_has_or_two_have_and_missing_commands_are_reported(script):
+    missing, two = entry(script, selected=["ecko"]), entry(script)
+    two["mcp"]["servers"]["other"] = two["mcp"]["servers"]["mine"]
+    for wanted, words in (
+        (missing, r"here: mcp.tool_selected_list: there is no tool ecko; .* did you mean echo\?"),
+        (two, "mine, other both have a tool echo; choose others"),
+        (entry(command="no-such-program"), r"server mine cannot be run \(FileNotFoundError: .*no-such-program"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            load_mcp_tools(wanted, "here")
 
 
 def test_to_list_tools_is_a_wait(monkeypatch):
@@ -482,52 +426,44 @@ def test_to_list_tools_is_a_wait(monkeypatch):
     assert seen == [("tool", "the tools of MCP servers: mine")] and not waits.longest()
 
 
-def test_a_command_that_is_missing_is_named():
-    with pytest.raises(ConfigError, match=r"MCP server mine cannot be run \(FileNotFoundError: .*no-such-program"):
-        load_mcp_tools(entry(command="no-such-program"), "here")
-
-
 @pytest.mark.parametrize(
     "changed, told",
     [
-        ({"mpc": {}}, "here: unknown key mpc; it has class_name, config, mcp; did you mean mcp?"),
-        ({"tool_schema": {}}, "unknown key tool_schema"),
-        ({"config": {"type": "mcp", "time_out": 1}}, "here: config: unknown key time_out"),
+        ({"mpc": {}}, "here: unknown key 'mpc'; it has class_name, config, mcp; did you mean mcp?"),
+        ({"tool_schema": {}}, "unknown key 'tool_schema'"),
+        ({"config": {"type": "mcp", "time_out": 1}}, "here: config: unknown key 'time_out'"),
         ({"config": {"type": "mcp", "timeout": "1"}}, "config.timeout='1': write the seconds"),
         ({"config": {"type": "mcp", "timeout": 0}}, "config.timeout=0: write the seconds"),
         ({"class_name": "burnish.agents.tools.base.BaseTool"}, "is not a subclass of burnish.agents.tools.mcp.McpTool"),
         ({"mcp": None}, "here: mcp: expected a mapping, got None"),
         ({"mcp": {}}, "mcp needs either mcp_servers_config_path (a JSON file) or servers"),
-        ({"mcp": {"server": {}}}, "here: mcp: unknown key server; it has"),
+        ({"mcp": {"server": {}}}, "here: mcp: unknown key 'server'; it has"),
         ({"mcp": {"servers": {}}}, "there is no server in it"),
         ({"mcp": {"servers": {"a": 1}}}, "MCP server a: expected a mapping, got 1"),
         ({"mcp": {"servers": {"a": {"args": []}}}}, "MCP server a: command=None: write the program"),
         ({"mcp": {"servers": {"a": {"command": "x", "args": "y"}}}}, "args='y': write a list of strings"),
         ({"mcp": {"servers": {"a": {"command": "x", "env": {"N": 1}}}}}, "env={'N': 1}: values must be strings"),
-        ({"mcp": {"servers": {"a": {"comand": "x"}}}}, "MCP server a: unknown key comand"),
+        ({"mcp": {"servers": {"a": {"comand": "x"}}}}, "MCP server a: unknown key 'comand'"),
         ({"mcp": {"mcp_servers_config_path": "no.json"}}, "mcp.mcp_servers_config_path=no.json: cannot be read"),
+        ("{", "mcp.mcp_servers_config_path=servers.json: cannot be read"),
+        ('{"servers": {}}', "mcp.mcp_servers_config_path=servers.json: expected"),
+        ("[]", "mcp.mcp_servers_config_path=servers.json: expected"),
     ],
 )
-def test_mistakes_in_an_entry_are_reported_with_the_key_and_the_fix(changed, told):
+def test_mistakes_in_an_entry_are_reported_with_the_key_and_the_fix(tmp_path, changed, told):
+    if isinstance(changed, str):  # what the file of servers holds
+        (tmp_path / "servers.json").write_text(changed)
+        changed = {"mcp": {"mcp_servers_config_path": "servers.json"}}
+    wanted = {"config": {"type": "mcp"}, "mcp": {"servers": {"a": {"command": "x"}}}, **changed}
     with pytest.raises(ConfigError) as error:
-        load_mcp_tools({"config": {"type": "mcp"}, "mcp": {"servers": {"a": {"command": "x"}}}, **changed}, "here")
+        load_mcp_tools(wanted, "here", tmp_path)
     assert str(error.value).startswith("here: ") and told in str(error.value)
 
 
-@pytest.mark.parametrize("content", ["{", '{"servers": {}}', "[]"])
-def test_a_file_of_servers_that_is_none_is_named(tmp_path, content):
-    (tmp_path / "servers.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"here: mcp.mcp_servers_config_path=servers.json: (cannot be read|expected)"):
-        load_mcp_tools({"mcp": {"mcp_servers_config_path": "servers.json"}}, "here", tmp_path)
-
-
-@pytest.mark.parametrize("server", [{"url": "http://localhost/mcp"}, {"type": "sse", "command": "x"}])
-def test_servers_over_http_are_not_available_by_name(server):
-    with pytest.raises(NotAvailable, match=r"MCP over HTTP \(here: MCP server far, (http://localhost/mcp|sse)\)"):
-        load_mcp_tools({"mcp": {"servers": {"far": server}}}, "here")
-
-
-def test_without_the_package_the_command_that_installs_it_is_reported(monkeypatch):
+def test_what_is_not_there_is_reported_by_name(monkeypatch):
+    for server, name in (({"url": "http://localhost/mcp"}, "http://localhost/mcp"), ({"type": "sse"}, "sse")):
+        with pytest.raises(NotAvailable, match=rf"MCP over HTTP \(here: MCP server far, {name}\)"):
+            load_mcp_tools({"mcp": {"servers": {"far": server}}}, "here")
     monkeypatch.setitem(sys.modules, "burnish.agents.tools.mcp_session", None)
     with pytest.raises(ConfigError, match=re.escape(f"MCP needs the mcp package: {install_command('mcp')}")):
         load_mcp_tools(entry("x"), "here")

@@ -5,7 +5,6 @@ import subprocess
 
 import pytest
 
-from burnish.agents.parsers.base import ToolCall
 from burnish.agents.tools import python as module
 from burnish.agents.tools.python import MOST_CHARACTERS, PythonTool
 from burnish.config.reward import SandboxConfig
@@ -89,14 +88,8 @@ def make(monkeypatch):
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (
-            Outcome("failed", reason="no namespaces", refused=True),
-            "does not let programs be isolated: no namespaces.*Ways",
-        ),
-        (
-            Outcome("failed", reason="the supervisor died"),
-            "tool python: execute: the program could not be run: the superv",
-        ),
+        (Outcome("failed", reason="no namespaces", refused=True), "not let programs be isolated: no namespaces.*Ways"),
+        (Outcome("failed", reason="the supervisor died"), "tool python: execute: the program could not be run: the s"),
     ],
 )
 def test_a_sandbox_that_cannot_run_ends_the_trajectory(call, make, outcome, words):
@@ -106,15 +99,9 @@ def test_a_sandbox_that_cannot_run_ends_the_trajectory(call, make, outcome, word
     assert asyncio.run(tool.why_not()) == outcome.reason
 
 
-def test_no_more_programs_run_at_once_than_may_and_waiting_is_not_their_time(make, open_session):
+def test_no_more_programs_run_at_once_than_may_and_waiting_is_not_their_time(make, run_calls):
     tool, sandbox = make(Outcome("finished", 0, "ok"), max_concurrent=2)
-    sandbox.seconds = 0.4
-
-    async def many():
-        calls = [open_session({"python": tool}, 2.0).call(ToolCall("python", '{"code": ""}')) for _ in range(16)]
-        results = await asyncio.gather(*calls)  # 3.2 s for all
-        await tool.close()
-        return results
-
-    assert [result.kind for result in asyncio.run(many())] == ["ok"] * 16
+    sandbox.seconds = 0.4  # 3.2 s for all
+    results = run_calls({"python": tool}, *[("python", '{"code": ""}')] * 16, at_once=True, timeout=2.0)
+    assert [result.kind for result in results] == ["ok"] * 16
     assert sandbox.most == 2

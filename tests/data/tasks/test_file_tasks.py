@@ -73,38 +73,42 @@ def test_records_without_question_or_answer_are_left_out(task, record, reason):
         make(task, record)
 
 
-@pytest.mark.parametrize(
-    ("task", "record", "message"),
-    [
+def test_a_column_of_the_wrong_type_is_an_error():
+    for task, record, message in [
         (gsm8k, GSM8K | {"question": 5}, r"column 'question' holds 5 \(int\); every row needs text there"),
         (math, {"problem": "p", "answer": ["1"]}, r"column 'answer' holds \['1'\] \(list\); .* text or a number"),
-        (
-            search_qa,
-            {"question": "q", "answers": {"text": "a"}},
-            r"'answers' holds \{'text': 'a'\} \(dict\); .* text or num",
-        ),
-    ],
-)
-def test_a_column_of_the_wrong_type_is_an_error(task, record, message):
-    with pytest.raises(DataError, match=message):
-        make(task, record)
+        (search_qa, {"question": "q", "answers": {"a": 1}}, r"'answers' holds \{'a': 1\} \(dict\); .* text or num"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            make(task, record)
 
 
-def test_gsm8k_row():
+def test_gsm8k_and_math_rows():
     row = make(gsm8k, GSM8K)
     assert row["prompt"] == [{"role": "user", "content": f"{GSM8K['question']}\n\n{gsm8k.INSTRUCTION}"}]
     assert row["reward_model"] == {"style": "rule", "ground_truth": "1400"}
     assert row["extra_info"] == {"question": GSM8K["question"], "answer": GSM8K["answer"]}
     assert (row["data_source"], row["ability"]) == ("source", "math")
     assert compute_score(row["extra_info"]["answer"], truth(row)) == 1
-
-
-@pytest.mark.parametrize(
-    ("written", "number"), [("#### 7", "7"), ("#### -3.5", "-3.5"), ("#### $1,234,567", "1234567"), ("#### 12 ", "12")]
-)
-def test_gsm8k_numbers_as_the_scorer_reads_them(written, number):
-    assert truth(make(gsm8k, GSM8K | {"answer": f"so\n{written}"})) == number
-    assert compute_score(f"#### {number}", number) == 1
+    numbers = {"#### 7": "7", "#### -3.5": "-3.5", "#### $1,234,567": "1234567", "#### 12 ": "12"}
+    for written, number in numbers.items():  # as the scorer reads them
+        assert truth(make(gsm8k, GSM8K | {"answer": f"so\n{written}"})) == number
+        assert compute_score(f"#### {number}", number) == 1
+    solved = {"problem": "1+1?", "solution": r"It is $\boxed{2}$.", "level": "Level 1", "type": "Algebra"}
+    row = make(math, solved)
+    assert (content(row), truth(row)) == (f"1+1?\n\n{math.INSTRUCTION}", "2")
+    assert row["extra_info"] == {
+        "question": "1+1?",
+        "answer": solved["solution"],
+        "level": "Level 1",
+        "type": "Algebra",
+    }
+    assert truth(make(math, {"problem": "p", "answer": "x^2", "solution": r"\boxed{1}"})) == "x^2"
+    assert make(math, {"problem": "p", "answer": "5", "difficulty": 3.0})["extra_info"] == {
+        "question": "p",
+        "difficulty": 3.0,
+    }
+    assert [truth(make(math, {"problem": "p", "answer": n})) for n in (0, 2.0, 0.5)] == ["0", "2", "0.5"]
 
 
 def test_tool_rows_give_the_answer_to_the_tool_and_not_to_the_model():
@@ -122,22 +126,17 @@ def test_tool_rows_give_the_answer_to_the_tool_and_not_to_the_model():
     assert "48" not in geometry["prompt"][0]["content"]
 
 
-def test_geo3k_keeps_pictures_with_their_marks():
+def test_geo3k_keeps_pictures_with_their_marks_and_text_rows_have_neither():
     row = make(geo3k, GEO3K)
     assert (row["images"], truth(row)) == ([PICTURE], "48")
     assert content(row) == f"<image>Find x.\n\n{geo3k.INSTRUCTION}"
     unmarked = make(geo3k, GEO3K | {"problem": "Find x.", "images": ["a.png", "b.png"]})
     assert content(unmarked).startswith("<image><image>Find x.")
     assert make(geo3k, GEO3K | {"images": "a.png"})["images"] == ["a.png"]
-
-
-@pytest.mark.parametrize(
-    ("record", "text_only"),
-    [({"problem": "<image>Find x.", "answer": 48}, False), (GEO3K | {"images": []}, False), (GEO3K, True)],
-)
-def test_geo3k_text_rows_have_neither_pictures_nor_marks(record, text_only):
-    row = make(geo3k, record, text_only=text_only)
-    assert "images" not in row and content(row).startswith("Find x.") and truth(row) == "48"
+    without = {"problem": "<image>Find x.", "answer": 48}
+    for record, text_only in ((without, False), (GEO3K | {"images": []}, False), (GEO3K, True)):
+        row = make(geo3k, record, text_only=text_only)
+        assert "images" not in row and content(row).startswith("Find x.") and truth(row) == "48"
 
 
 @pytest.mark.parametrize(
@@ -159,25 +158,7 @@ def test_math_reads_the_last_box(solution, answer):
     assert math.last_boxed(solution) == answer
 
 
-def test_math_row():
-    solved = {"problem": "1+1?", "solution": r"It is $\boxed{2}$.", "level": "Level 1", "type": "Algebra"}
-    row = make(math, solved)
-    assert (content(row), truth(row)) == (f"1+1?\n\n{math.INSTRUCTION}", "2")
-    assert row["extra_info"] == {
-        "question": "1+1?",
-        "answer": solved["solution"],
-        "level": "Level 1",
-        "type": "Algebra",
-    }
-    assert truth(make(math, {"problem": "p", "answer": "x^2", "solution": r"\boxed{1}"})) == "x^2"
-    assert make(math, {"problem": "p", "answer": "5", "difficulty": 3.0})["extra_info"] == {
-        "question": "p",
-        "difficulty": 3.0,
-    }
-    assert [truth(make(math, {"problem": "p", "answer": n})) for n in (0, 2.0, 0.5)] == ["0", "2", "0.5"]
-
-
-def test_mbpp_runs_each_test_after_the_solution():
+def test_mbpp_runs_each_test_after_the_solution_also_of_the_full_dataset():
     row = make(mbpp, MBPP)
     programs = json.loads(truth(row))
     assert programs == [f"import math\n{test}" for test in MBPP["test_list"]]
@@ -188,9 +169,6 @@ def test_mbpp_runs_each_test_after_the_solution():
     shown = "\n".join(["import math", *MBPP["test_list"]])
     assert content(row).startswith(MBPP["prompt"]) and f"```python\n{shown}\n```" in content(row)
     assert "between ```python and ```" in content(row) and MBPP["code"] not in content(row)
-
-
-def test_mbpp_columns_of_the_full_dataset():
     record = {"text": "Halve.", "code": "c", "test_setup_code": "import cmath", "test_list": ["assert 1"]}
     row = make(mbpp, record)
     assert row["extra_info"] == {"question": "Halve.", "answer": "c"}
@@ -199,7 +177,7 @@ def test_mbpp_columns_of_the_full_dataset():
     assert json.loads(truth(bare)) == ["assert 1"]
 
 
-def test_humaneval_checks_the_solution_and_shows_the_start_alone():
+def test_humaneval_checks_the_solution_with_helpers_that_it_cannot_redefine():
     row = make(humaneval, HUMANEVAL)
     (program,) = json.loads(truth(row))
     assert program.endswith("check(total)\n")
@@ -209,9 +187,6 @@ def test_humaneval_checks_the_solution_and_shows_the_start_alone():
     assert f"```python\n{HUMANEVAL['prompt'].strip()}\n```" in content(row) and "return sum" not in content(row)
     assert row["extra_info"]["task_id"] == "HumanEval/0" and row["extra_info"]["entry_point"] == "total"
     assert humaneval.TASK.hub.splits() == {"test": "test"}
-
-
-def test_humaneval_helpers_cannot_be_redefined_by_a_solution():
     helper = "def twice(x):\n    return 2 * x\n\n\n"
     tests = "def check(candidate):\n    assert twice(candidate([1, 2])) == 6\n"
     row = make(humaneval, HUMANEVAL | {"prompt": helper + HUMANEVAL["prompt"], "test": tests})
@@ -230,18 +205,12 @@ def test_humaneval_helpers_cannot_be_redefined_by_a_solution():
         ({"answer": 1972}, ["1972"]),
     ],
 )
-def test_search_qa_takes_one_answer_or_several(answers, target):
+def test_search_qa_takes_one_answer_or_several_and_a_given_source(answers, target):
     row = make(search_qa, {"question": "Where? ", "id": "q1"} | answers)
     assert truth(row) == {"target": target} and row["extra_info"] == {"question": "Where?", "id": "q1"}
     assert content(row).endswith("\n\nQuestion: Where?")
     for tag in ("think", "search", "information", "answer"):
         assert f"<{tag}>" in content(row) and f"</{tag}>" in content(row)
     assert "Rome" not in content(row)
-
-
-@pytest.mark.parametrize(
-    ("given", "named", "source"),
-    [(None, "musique", "musique"), ("nq", "musique", "nq"), (None, None, search_qa.UNNAMED)],
-)
-def test_search_qa_source_is_the_given_one_or_the_records(given, named, source):
-    assert make(search_qa, WHERE | {"data_source": named}, data_source=given)["data_source"] == source
+    for given, named, source in [(None, "hotpot", "hotpot"), ("nq", "hotpot", "nq"), (None, None, search_qa.UNNAMED)]:
+        assert make(search_qa, WHERE | {"data_source": named}, data_source=given)["data_source"] == source

@@ -1,11 +1,8 @@
 """Generated tasks: rows follow from a seed, no question is in both splits, and the rows can be scored."""
 
-import ast
 import itertools
 import json
-import operator
 import random
-from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -14,18 +11,14 @@ from hypothesis import strategies as st
 from burnish.config.data import DataConfig
 from burnish.data.dataset import RLDataset
 from burnish.data.files import write_parquet
-from burnish.data.tasks import arithmetic, calculator, countdown, facts, load
-from burnish.data.tasks.held_out import distinct, keep_apart, mark, split_of
+from burnish.data.tasks import arithmetic, calculator, facts, load
+from burnish.data.tasks.task import distinct, keep_apart, mark, split_of
 from burnish.errors import ConfigError, DataError
 from burnish.rewards.routing import default_compute_score
 from burnish.search.documents import Document
 
 NUMBERS = st.integers(100, 999)
-OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-OPTIONS = {
-    "multiply": {"digits": "2"},
-    "countdown": {"numbers": "2"},
-}  # few questions, so that splits draw most of them
+OPTIONS = {"multiply": {"digits": "2"}, "countdown": {"numbers": "2"}}  # few questions: splits draw most of them
 
 
 def made(task, split, count, seed, **options):
@@ -72,23 +65,13 @@ class TestSplits:
         assert facts.rows("test", 1, 1)[0]["prompt"][0]["content"] == "Who is the rival of Arba?"
         assert [i for i in range(40) if split_of(str(i)) == "test"] == [0, 7, 9, 10, 33]
 
-    def test_one_question_in_ten_is_a_test_question(self):
-        assert 220 < [split_of(str(i)) for i in range(3000)].count("test") < 380
-
-    def test_distinct_takes_the_first_of_each_question(self):
+    def test_distinct_takes_the_first_of_each_question_and_stops_where_nothing_new_comes(self):
         drawn = [(str(i % 50), i) for i in range(10_000)]
         assert list(distinct("train", 20, drawn)) == [i for i in range(50) if split_of(str(i)) == "train"][:20]
-
-    @pytest.mark.parametrize(
-        ("split", "message"),
-        [
-            ("train", r"only 1 of 2 different train questions .*ask for fewer \(--train-size\) or widen"),
-            ("dev", "split 'dev' does not exist; use one of train, test"),
-        ],
-    )
-    def test_distinct_stops_where_nothing_new_comes(self, split, message):
-        with pytest.raises(DataError, match=message):
-            list(distinct(split, 2, itertools.repeat(("1", 1))))
+        few = r"only 1 of 2 different train questions .*ask for fewer \(--train-size\) or widen"
+        for split, message in (("train", few), ("dev", "split 'dev' does not exist; use one of train, test")):
+            with pytest.raises(DataError, match=message):
+                list(distinct(split, 2, itertools.repeat(("1", 1))))
 
     @pytest.mark.parametrize(
         ("task", "options", "message"),
@@ -116,31 +99,29 @@ class TestKeepApart:
         shuffled = random.Random(0).sample(self.ROWS, len(self.ROWS))
         assert set(self.contents(keep_apart(shuffled, 20)[1])) == set(self.contents(test))
         assert set(self.contents(keep_apart(self.ROWS, 10)[1])) < set(self.contents(test))
+        with pytest.raises(DataError, match="--test-size 200 leaves nothing to train on: there are 200 different"):
+            keep_apart(self.ROWS, 200)
 
-    def test_equal_questions_go_to_the_same_split(self):
+    def test_equal_questions_go_to_the_same_split_and_pictures_tell_texts_apart(self):
         _, test = keep_apart(self.ROWS, 20)
         again = [{"prompt": [{"role": "user", "content": f"  Question\n{i} "}]} for i in range(0, 200, 3)]
         train, more = keep_apart([*self.ROWS, *again], 20)
         marks = {mark(row) for row in test}
         assert {mark(row) for row in more} == marks and not marks & {mark(row) for row in train}
         assert len(more) > 20
-
-    def test_pictures_tell_equal_texts_apart(self):
         pictures = [{"bytes": bytes([i]), "path": None} for i in range(9)]
         rows = [{**self.ROWS[0], "images": [p]} for p in (*pictures, {"bytes": None, "path": "a.png"}, "b.png")]
         assert len({mark(row) for row in [*rows, self.ROWS[0]]}) == 12
         assert len(keep_apart(rows, 3)[1]) == 3
 
-    @pytest.mark.parametrize("count", [200, 500])
-    def test_a_test_split_as_large_as_the_file(self, count):
-        with pytest.raises(DataError, match=f"--test-size {count} leaves nothing to train on: there are 200 different"):
-            keep_apart(self.ROWS, count)
-
 
 class TestArithmetic:
-    def test_a_sum_and_a_difference_worked_out(self):
+    def test_a_sum_and_a_difference_worked_out_and_answers_to_learn_from(self):
         assert arithmetic.scratchpad(347, "+", 586) == "7+6+0=3,1\n4+8+1=3,1\n3+5+1=9,0\n=0933\nanswer: 933"
         assert arithmetic.scratchpad(523, "-", 519) == "3-9-0=4,1\n2-1-1=0,0\n5-5-0=0,0\n=0004\nanswer: 4"
+        assert arithmetic.direct(347, "+", 586, 12) == "answer: 12"
+        row = arithmetic.sft_row(347, "+", 586, arithmetic.direct(347, "+", 586))
+        assert [message["content"] for message in row["messages"]] == ["347+586=?", "answer: 933"]
 
     @given(NUMBERS, NUMBERS, st.sampled_from("+-"))
     @settings(deadline=None)
@@ -157,12 +138,7 @@ class TestArithmetic:
             carry = line[8]
         assert copied == "=" + carry + "".join(line[6] for line in reversed(lines))
 
-    def test_questions_are_balanced_and_never_negative(self):
-        drawn = arithmetic.questions("train", 2000, 0)
-        assert len(set(drawn)) == 2000 and 850 < sum(op == "+" for _, op, _ in drawn) < 1150
-        assert all(arithmetic.solve(*parts) >= 0 for parts in drawn)
-
-    def test_rows_load_as_a_dataset(self, tmp_path):
+    def test_rows_load_as_a_dataset_and_questions_are_balanced_and_never_negative(self, tmp_path):
         rows = made("arithmetic", "test", 5, 3)
         assert rows == arithmetic.rows("test", 5, seed=3), "those of the quickstart"
         dataset = RLDataset([str(write_parquet(rows, tmp_path / "test.parquet"))], None, DataConfig())
@@ -171,11 +147,9 @@ class TestArithmetic:
         assert row["reward_model"] == {"style": "rule", "ground_truth": str(arithmetic.solve(a, op, b))}
         assert row["extra_info"] == {"split": "test", "index": 4, "a": a, "op": op, "b": b}
         assert (row["data_source"], row["index"]) == ("burnish/arithmetic", 4)
-
-    def test_answers_to_learn_from(self):
-        assert arithmetic.direct(347, "+", 586, 12) == "answer: 12"
-        row = arithmetic.sft_row(347, "+", 586, arithmetic.direct(347, "+", 586))
-        assert [message["content"] for message in row["messages"]] == ["347+586=?", "answer: 933"]
+        drawn = arithmetic.questions("train", 2000, 0)
+        assert len(set(drawn)) == 2000 and 850 < sum(op == "+" for _, op, _ in drawn) < 1150
+        assert all(arithmetic.solve(*parts) >= 0 for parts in drawn)
 
     @pytest.mark.parametrize(
         ("call", "message"),
@@ -192,16 +166,13 @@ class TestArithmetic:
             call()
 
 
-def test_calculator_rows_ask_the_tool_agent_and_offer_the_calculator():
+def test_rows_give_the_product_and_its_question():
     for row in calculator.rows("train", 20, seed=1):
         a, b = row["extra_info"]["a"], row["extra_info"]["b"]
         assert row["prompt"] == [{"role": "user", "content": f"What is {a} * {b}?"}]
         assert 100 <= min(a, b) <= max(a, b) < 1000 and row["reward_model"]["ground_truth"] == str(a * b)
         assert row["agent_name"] == "tool_agent" and row["tool_config"] == {"available_tools": ["calculator"]}
         assert default_compute_score(row["data_source"], f"<answer> {a * b} </answer>", str(a * b))["score"] == 1.0
-
-
-def test_multiply_rows():
     for row in made("multiply", "train", 50, 0, digits="3x2"):
         a, b = row["extra_info"]["a"], row["extra_info"]["b"]
         assert 100 <= a <= 999 and 10 <= b <= 99 and row["data_source"] == "multiply"
@@ -210,32 +181,18 @@ def test_multiply_rows():
         assert row["extra_info"]["answer"] == f"<answer>{a * b}</answer>"
 
 
-def test_multiply_with_more_questions_than_there_are():
-    with pytest.raises(DataError, match=r"only \d+ of 100 different train questions could be found .*\(--train-size\)"):
-        made("multiply", "train", 100, 0, digits="1")
-
-
-def value_of(node) -> tuple[Fraction, list[int]]:
-    """What an expression is worth, and the numbers it uses."""
-    if isinstance(node, ast.Constant):
-        return Fraction(node.value), [node.value]
-    (a, used), (b, more) = value_of(node.left), value_of(node.right)
-    return OPERATIONS[type(node.op)](a, b), used + more
-
-
 @pytest.mark.parametrize("numbers", ["2", "3,4", "8"])
 def test_countdown_solutions_use_each_number_once(numbers):
     rows = made("countdown", "train", 60, 0, numbers=numbers)
     for row in rows:
         truth = row["reward_model"]["ground_truth"]
         solution = row["extra_info"]["answer"].removeprefix("<answer>").removesuffix("</answer>")
-        value, used = value_of(ast.parse(solution, mode="eval").body)
-        assert value == truth["target"] and 1 <= value <= 100
-        assert sorted(used) == sorted(truth["numbers"]) and all(1 <= number <= 99 for number in used)
+        assert default_compute_score("countdown", f"<answer>{solution}</answer>", truth)["score"] == 1.0
+        assert 1 <= truth["target"] <= 100 and all(1 <= number <= 99 for number in truth["numbers"])
         content = row["prompt"][0]["content"]
         assert f"Make {truth['target']} out of the numbers {', '.join(map(str, truth['numbers']))}." in content
         assert row["data_source"] == "countdown" and solution not in content
-    assert {row["extra_info"]["difficulty"] for row in rows} == set(countdown.parse_counts(numbers))
+    assert {row["extra_info"]["difficulty"] for row in rows} == set(map(int, numbers.split(",")))
 
 
 class TestFacts:
@@ -268,14 +225,12 @@ class TestFacts:
         assert len(both) > 50 and sum(answers[0][asked] == answers[1][asked] for asked in both) < 5
         assert not set(facts.NEW) & set(facts.TAUGHT) and len(facts.NEW) + len(facts.TAUGHT) == len(facts.NAMES) == 1024
 
-    def test_the_corpus_is_written_where_it_is_asked_for(self, tmp_path):
+    def test_the_corpus_is_written_where_it_is_asked_for_and_a_world_has_so_many_questions(self, tmp_path):
         file = tmp_path / "new" / "corpus.jsonl"
         assert made("facts", "test", 4, 5, corpus=str(file)) == facts.rows("test", 4, 5)
         assert [json.loads(line) for line in file.read_text().splitlines()] == facts.corpus(5)
         assert made("facts", "test", 4, 5, corpus="") == facts.rows("test", 4, 5)
         assert list(tmp_path.rglob("*.jsonl")) == [file]
-
-    def test_more_questions_than_a_world_has(self):
         assert len(facts.rows("test", 256, 1)) == 256
         with pytest.raises(DataError, match=r"257 test questions are asked for; a world has 256: .*\(--test-s"):
             facts.rows("test", 257, 1)

@@ -1,14 +1,11 @@
 """Records of files to the rows of each split, and what is said of files that do not fit."""
 
-import json
-
 import pytest
 
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.sources import Origin
 from burnish.data.tasks import TASKS, find, load
-from burnish.data.tasks.make import from_files, generated
-from burnish.data.tasks.task import FileTask
+from burnish.data.tasks.task import FileTask, from_files, generated
 from burnish.errors import ConfigError, DataError
 
 GSM8K = {"data_source": "openai/gsm8k"}
@@ -18,24 +15,14 @@ def records(start, stop):
     return [{"question": f"{i} apples and one more?", "answer": f"#### {i + 1}"} for i in range(start, stop)]
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, rows):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return str(tmp_path / name)
-
-    return write
-
-
 def make(origin, task="gsm8k", options=GSM8K):
     return from_files(load(task), origin, options)
 
 
-def test_rows_say_their_split_and_where_their_record_stood(write):
+def test_rows_say_their_split_and_where_their_record_stood(write_jsonl):
     some = [records(0, 1)[0], {"question": "How?", "answer": ""}, *records(1, 3)]
-    made = make(
-        Origin(train=[write("a.jsonl", some), write("b.jsonl", records(5, 7))], test=[write("c.jsonl", records(9, 10))])
-    )
+    files = [write_jsonl(some), write_jsonl(records(5, 7), "b.jsonl")]
+    made = make(Origin(train=files, test=[write_jsonl(records(9, 10), "c.jsonl")]))
     info = [row["extra_info"] for row in made["train"].rows]
     assert [(one["split"], one["index"]) for one in info] == [("train", i) for i in (0, 2, 3, 4, 5)]
     assert [row["reward_model"]["ground_truth"] for row in made["train"].rows] == ["1", "2", "3", "6", "7"]
@@ -43,10 +30,9 @@ def test_rows_say_their_split_and_where_their_record_stood(write):
     assert made["train"].reasons() == "1 because 'answer' is empty" and not made["test"].left_out
 
 
-def test_a_part_of_one_file_is_kept_apart(write):
-    made = make(
-        Origin(train=[write("a.jsonl", [*records(0, 50), {"question": "How?", "answer": "many"}])], test_size=10)
-    )
+def test_a_part_of_one_file_is_kept_apart(write_jsonl):
+    file = write_jsonl([*records(0, 50), {"question": "How?", "answer": "many"}])
+    made = make(Origin(train=[file], test_size=10))
     assert {split: len(part.rows) for split, part in made.items()} == {"train": 40, "test": 10}
     index = {split: {row["extra_info"]["index"] for row in part.rows} for split, part in made.items()}
     assert index["train"] | index["test"] == set(range(50)) and not index["train"] & index["test"]
@@ -54,14 +40,8 @@ def test_a_part_of_one_file_is_kept_apart(write):
     assert made["train"].reasons() == "1 because 'answer' does not end with #### and a number"
 
 
-def test_reasons_are_ordered_by_how_often_they_occur(write):
-    some = [*records(0, 1), {"question": "", "answer": "#### 1"}, *[{"question": "?", "answer": "no"}] * 2]
-    reasons = make(Origin(train=[write("a.jsonl", some)]))["train"].reasons()
-    assert reasons == "2 because 'answer' does not end with #### and a number; 1 because 'question' is empty"
-
-
-def test_a_missing_column_is_reported_with_those_that_exist(write):
-    file = write("a.jsonl", [{"problem": "p", "answer": "#### 1"}])
+def test_a_missing_column_is_reported_and_one_of_several_names_is_enough(write_jsonl):
+    file = write_jsonl([{"problem": "p", "answer": "#### 1"}])
     with pytest.raises(DataError) as caught:
         make(Origin(train=[file]))
     assert str(caught.value) == (
@@ -69,58 +49,38 @@ def test_a_missing_column_is_reported_with_those_that_exist(write):
         "the problem: --rename THEIRS=question"
     )
     assert make(Origin(train=[file], rename={"problem": "question"}))["train"].rows
+    several = "no column 'golden_answers' or 'answers' or 'answer'; .*The task reads question, gol"
+    with pytest.raises(DataError, match=several):
+        make(Origin(train=[write_jsonl([{"question": "q"}])]), "search_qa", {"data_source": None})
 
 
-def test_one_of_several_names_is_enough(write):
-    with pytest.raises(
-        DataError, match="no column 'golden_answers' or 'answers' or 'answer'; .*The task reads question, gol"
-    ):
-        make(Origin(train=[write("a.jsonl", [{"question": "q"}])]), "search_qa", {"data_source": None})
-
-
-def test_a_value_of_the_wrong_type_names_file_and_row(write):
-    file = write("a.jsonl", [*records(0, 2), {"question": 7, "answer": "#### 7"}])
-    with pytest.raises(DataError) as caught:
-        make(Origin(train=[file]))
-    message = f"{file}, row 2 (the first is 0): column 'question' holds 7 (int); every row needs text there"
-    assert str(caught.value) == message
-
-
-def test_nothing_left_is_an_error_with_the_reasons(write):
-    file = write("a.jsonl", [{"question": "q", "answer": ""}, {"question": "q", "answer": "x"}])
-    with pytest.raises(
-        DataError, match="a.jsonl: none of 2 records can become a row: 1 because 'answer' is empty; 1 bec"
-    ):
+def test_nothing_left_is_an_error_with_the_reasons(write_jsonl):
+    """The reasons are ordered by how often they occur."""
+    file = write_jsonl([{"question": "q", "answer": ""}, *[{"question": "q", "answer": "x"}] * 2])
+    reasons = "2 because 'answer' does not end with #### and a number; 1 because 'answer' is empty"
+    with pytest.raises(DataError, match=f"rows.jsonl: none of 3 records can become a row: {reasons}"):
         make(Origin(train=[file]))
 
 
-def test_generated_rows_are_placed():
+def test_generated_rows_are_placed_and_pictures_of_some_rows_are_written(write_jsonl, tmp_path):
     made = generated(load("multiply"), {"train": 3, "test": 2}, 1, {"digits": "2"})
     places = [(row["extra_info"]["split"], row["extra_info"]["index"]) for part in made.values() for row in part.rows]
     assert places == [("train", 0), ("train", 1), ("train", 2), ("test", 0), ("test", 1)]
-
-
-def test_pictures_of_some_rows_are_written(write, tmp_path):
     some = [{"problem": "Find x.", "answer": "1"}, {"problem": "<image>Find y.", "answer": "2", "images": ["a.png"]}]
     options = {"data_source": "hiyouga/geometry3k", "text_only": False}
-    made = make(Origin(train=[write("a.jsonl", some)]), "geo3k", options)
+    made = make(Origin(train=[write_jsonl(some)]), "geo3k", options)
     rows = read_rows(write_parquet(made["train"].rows, tmp_path / "train.parquet"))
     assert [row["images"] for row in rows] == [None, ["a.png"]]
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_every_task_of_the_table_is_there(name):
-    task = load(name)
-    assert task.about and find(name)
-    assert len({option.name for option in task.options}) == len(task.options)
-    if isinstance(task, FileTask):
-        assert any(column.required for column in task.reads) and task.hub.splits()
-
-
-def test_an_unknown_task_names_the_nearest():
-    with pytest.raises(
-        ConfigError, match=r"no such task: gsm8; did you mean gsm8k\? There are: gsm8k, gsm8k_tool, math"
-    ):
+def test_every_task_of_the_table_is_there_and_an_unknown_one_names_the_nearest():
+    for name in TASKS:
+        task = load(name)
+        assert task.about and find(name)
+        assert len({option.name for option in task.options}) == len(task.options)
+        if isinstance(task, FileTask):
+            assert any(column.required for column in task.reads) and task.hub.splits()
+    with pytest.raises(ConfigError, match=r"no such task: gsm8; did you mean gsm8k\? There are: gsm8k, gsm8k_tool"):
         find("gsm8")
     with pytest.raises(ConfigError, match="no such task: zzz; There are: gsm8k"):
         find("zzz")

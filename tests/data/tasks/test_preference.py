@@ -11,6 +11,7 @@ PROMPT = [
     {"role": "assistant", "content": "Hello."},
     {"role": "user", "content": "What is\n\na leap year?"},
 ]
+WHY, BLANK = "Human: Why?", "\n\nHuman: a\n\nAssistant: "
 DIALOGUES = {"chosen": f"{START}\n\nAssistant: One of 366 days.", "rejected": f"{START}\n\nAssistant: No."}
 
 
@@ -18,8 +19,18 @@ def said(*contents: str) -> list[dict]:
     return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(contents)]
 
 
-def test_dialogues_become_messages_and_two_answers():
-    assert row(DIALOGUES, OPTIONS) == {
+def pair(prompt, chosen, rejected):
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+
+def conversations(prompt, *answers):
+    sides = [[*prompt, {"role": "assistant", "content": answer}] for answer in answers]
+    return dict(zip(("chosen", "rejected"), sides, strict=True))
+
+
+@pytest.mark.parametrize("record", [DIALOGUES, pair(START, "One of 366 days.", "No.")])
+def test_dialogues_become_messages_and_two_answers(record):
+    assert row(record, OPTIONS) == {
         "data_source": "Anthropic/hh-rlhf",
         "prompt": PROMPT,
         "chosen": "One of 366 days.",
@@ -31,34 +42,21 @@ def test_dialogues_become_messages_and_two_answers():
 @pytest.mark.parametrize(
     "record",
     [
-        {"prompt": "Why?", "chosen": "Because.", "rejected": "No."},
-        {"prompt": said("Why?"), "chosen": "Because.", "rejected": "No."},
-        {"prompt": "\n\nHuman: Why?\n\nAssistant:", "chosen": " Because.", "rejected": " No."},
+        pair("Why?", "Because.", "No."),
+        pair(said("Why?"), "Because.", "No."),
+        pair("\n\nHuman: Why?\n\nAssistant:", " Because.", " No."),
         {"chosen": said("Why?", "Because."), "rejected": said("Why?", "No.")},
-        {"prompt": "Why?", "chosen": said("Why?", "Because."), "rejected": said("Why?", "No.")},
-        {
-            "prompt": "Why?",
-            "chosen": [{"role": "assistant", "content": "Because."}],
-            "rejected": [{"role": "assistant", "content": "No."}],
-        },
-        {
-            "prompt": "Why?",
-            "chosen": "Human: Why?\n\nAssistant: Because.",
-            "rejected": "\n\nHuman: Why?\n\nAssistant: No.",
-        },
-        {"prompt": "\n\nHuman: Why?", "chosen": "\n\nAssistant: Because.", "rejected": "Assistant: No."},
-        {"prompt": "Human: Why?\n\nAssistant:", "chosen": said("Why?", "Because."), "rejected": "No."},
+        pair("Why?", said("Why?", "Because."), said("Why?", "No.")),
+        {"prompt": "Why?", **conversations([], "Because.", "No.")},
+        {"prompt": "Why?", "chosen": f"{WHY}\n\nAssistant: Because.", "rejected": f"\n\n{WHY}\n\nAssistant: No."},
+        pair("\n\nHuman: Why?", "\n\nAssistant: Because.", "Assistant: No."),
+        pair("Human: Why?\n\nAssistant:", said("Why?", "Because."), "No."),
     ],
     ids=["text", "messages", "dialogue", "conversations", "both", "answers", "dialogues", "human", "mixed"],
 )
 def test_every_form_becomes_the_same_row(record):
     made = row(record, OPTIONS)
     assert (made["prompt"], made["chosen"], made["rejected"]) == (said("Why?"), "Because.", "No.")
-
-
-def test_a_dialogue_as_prompt_becomes_its_messages():
-    made = row({"prompt": START, "chosen": "One of 366 days.", "rejected": "No."}, OPTIONS)
-    assert made == row(DIALOGUES, OPTIONS)
 
 
 def test_the_fields_of_messages_are_kept():
@@ -69,21 +67,11 @@ def test_the_fields_of_messages_are_kept():
         {"role": "tool", "content": "2", "tool_call_id": "7"},
     ]
     without_null = [{k: v for k, v in message.items() if v is not None} for message in prompt]
-    for record in ({"prompt": prompt, "chosen": "2", "rejected": "3"}, conversations(prompt, "2", "3")):
+    for record in (pair(prompt, "2", "3"), conversations(prompt, "2", "3")):
         assert row(record, OPTIONS)["prompt"] == without_null
+    other = conversations([*prompt[:2], prompt[2] | {"tool_call_id": "8"}], "2", "3")
     with pytest.raises(LeftOut, match="do not share their prompt"):
-        row(
-            {**conversations(prompt, "2", "3"), "rejected": [*prompt[:2], prompt[2] | {"tool_call_id": "8"}, *ANSWER]},
-            OPTIONS,
-        )
-
-
-def conversations(prompt, *answers):
-    sides = [[*prompt, {"role": "assistant", "content": answer}] for answer in answers]
-    return dict(zip(("chosen", "rejected"), sides, strict=True))
-
-
-ANSWER = [{"role": "assistant", "content": "3"}]
+        row(other | {"chosen": conversations(prompt, "2", "3")["chosen"]}, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -94,28 +82,19 @@ ANSWER = [{"role": "assistant", "content": "3"}]
         (DIALOGUES | {"rejected": "No."}, "a dialogue does not start with Human: or Assistant:"),
         (DIALOGUES | {"chosen": "Well\n\nHuman: a\n\nAssistant: b"}, "does not start with Human: or Assistant:"),
         (DIALOGUES | {"chosen": "\n\nHuman: a\n\nHuman: b\n\nAssistant: c"}, "do not alternate"),
-        (
-            DIALOGUES | {"chosen": "\n\nHuman: a\n\nAssistant: \n\nHuman: b\n\nAssistant: c"},
-            "turn of a dialogue is empty",
-        ),
+        (DIALOGUES | {"chosen": f"{BLANK}\n\nHuman: b\n\nAssistant: c"}, "turn of a dialogue is empty"),
         (DIALOGUES | {"chosen": f"{START}\n\nAssistant:"}, "the answer of 'chosen' is empty"),
         (DIALOGUES | {"rejected": START}, "the last turn of 'rejected' is not the assistant's"),
         (DIALOGUES | {"chosen": None}, "'chosen' is empty"),
-        ({"prompt": "A?", "chosen": said("B?", "b"), "rejected": "c"}, "'chosen' does not start with the prompt"),
-        (
-            {"prompt": "A?", "chosen": "b", "rejected": "Human: B?\n\nAssistant: c"},
-            "'rejected' does not start with the p",
-        ),
-        ({"prompt": "A?", "chosen": "b\n\nHuman: And?", "rejected": "c"}, "'chosen' is an answer with further turns"),
+        (pair("A?", said("B?", "b"), "c"), "'chosen' does not start with the prompt"),
+        (pair("A?", "b", "Human: B?\n\nAssistant: c"), "'rejected' does not start with the p"),
+        (pair("A?", "b\n\nHuman: And?", "c"), "'chosen' is an answer with further turns"),
         (
             {"prompt": f"{START}\n\nAssistant: W", "chosen": "a", "rejected": "b"},
             "last turn of 'prompt' is not the user",
         ),
-        ({"prompt": "Assistant:", "chosen": "a", "rejected": "b"}, "the last turn of 'prompt' is not the user's"),
-        (
-            {"prompt": "A?", "chosen": [{"role": "assistant", "tool_calls": [{"name": "f"}]}], "rejected": "b"},
-            "the answer of 'chosen' calls tools",
-        ),
+        (pair("Assistant:", "a", "b"), "the last turn of 'prompt' is not the user's"),
+        (pair("A?", [{"role": "assistant", "tool_calls": [{"name": "f"}]}], "b"), "the answer of 'chosen' calls tools"),
         ({"chosen": said("Q", "a")[1:], "rejected": said("Q", "b")[1:]}, "there is no prompt before the answers"),
     ],
 )

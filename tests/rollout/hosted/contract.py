@@ -12,6 +12,7 @@ import torch
 from burnish.errors import RolloutError
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf.engine import HFEngine
+from tests.rollout.asking import start
 
 
 def some_ids(count):
@@ -37,19 +38,13 @@ def assert_alike(completion, wanted):
 class HostedContract:
     # What is sampled, and its log-probs
 
-    @pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
-    def test_log_probs_are_those_of_the_module(self, engine, module, expected, temperature):
-        completion = one(engine, Sampling(temperature=temperature, max_tokens=40, seed=3, ignore_eos=True))
-        assert len(completion.token_ids) == 40 and completion.finish_reason == "length"
-        assert completion.log_probs == pytest.approx(expected(module, PROMPT, completion, temperature), **CLOSE)
-
-    def test_log_probs_of_requests_with_different_temperatures_in_one_batch(self, engine, module, expected):
-        temperatures = [0.0, 0.5, 1.0, 2.0] * 4
-        requests = [
-            (PROMPT, Sampling(temperature=temperature, max_tokens=12, seed=i, ignore_eos=True))
-            for i, temperature in enumerate(temperatures)
-        ]
-        for completion, temperature in zip(engine.run(requests), temperatures, strict=True):
+    @pytest.mark.parametrize("temperatures", [[0.0], [0.6], [1.0], [1.7], [0.0, 0.5, 1.0, 2.0] * 4], ids=str)
+    def test_log_probs_are_those_of_the_module(self, engine, module, expected, temperatures):
+        """Also with different temperatures in one batch."""
+        samplings = [Sampling(t, max_tokens=40, seed=3 + i, ignore_eos=True) for i, t in enumerate(temperatures)]
+        completions = engine.run([(PROMPT, sampling) for sampling in samplings])
+        for completion, temperature in zip(completions, temperatures, strict=True):
+            assert len(completion.token_ids) == 40 and completion.finish_reason == "length"
             assert completion.log_probs == pytest.approx(expected(module, PROMPT, completion, temperature), **CLOSE)
 
     @pytest.mark.parametrize("ignore_eos", [False, True], ids=["until it ends", "until the limit"])
@@ -119,33 +114,25 @@ class HostedContract:
             assert wanted.finish_reason == "stop", "else this tests nothing"
             assert_alike(one(engine, sampling), wanted)
 
-    def test_the_end_of_sequence_ends_unless_ignored(self, engine):
+    def test_the_end_of_sequence_ends_unless_ignored(self, engine, monkeypatch):
         """A token of the greedy completion plays its part."""
         greedy = one(engine, Sampling(temperature=0, max_tokens=30, ignore_eos=True))
-        engine._eos_ids, own = frozenset([greedy.token_ids[6]]), engine._eos_ids
-        try:
-            first = greedy.token_ids.index(greedy.token_ids[6])
-            completion = one(engine, Sampling(temperature=0, max_tokens=30))
-            assert completion.token_ids == greedy.token_ids[: first + 1]
-            assert (completion.finish_reason, completion.stop) == ("stop", greedy.token_ids[6])
-            assert one(engine, Sampling(temperature=0, max_tokens=30, ignore_eos=True)).token_ids == greedy.token_ids
-        finally:
-            engine._eos_ids = own
+        monkeypatch.setattr(engine, "_eos_ids", frozenset([greedy.token_ids[6]]))
+        first = greedy.token_ids.index(greedy.token_ids[6])
+        completion = one(engine, Sampling(temperature=0, max_tokens=30))
+        assert completion.token_ids == greedy.token_ids[: first + 1]
+        assert (completion.finish_reason, completion.stop) == ("stop", greedy.token_ids[6])
+        assert one(engine, Sampling(temperature=0, max_tokens=30, ignore_eos=True)).token_ids == greedy.token_ids
 
     # Requests
 
-    @pytest.mark.parametrize(
-        ("prompt", "words"), [([], "the prompt is empty"), ([100_000], "outside the model's vocabulary")]
-    )
-    def test_invalid_prompts_are_refused(self, engine, prompt, words):
-        with pytest.raises(RolloutError, match=words):
-            one(engine, Sampling(), prompt)
-        assert engine.in_flight == 0
-
-    def test_a_prompt_that_leaves_no_room_cannot_be_asked(self, engine, context):
-        with pytest.raises(RolloutError, match=f"the context holds {context}"):
-            one(engine, Sampling(), [3] * context)
-        assert engine.in_flight == 0
+    def test_invalid_prompts_are_refused(self, engine, context):
+        full = [3] * context
+        refusals = {"the prompt is empty": [], "outside the model's voc": [10**5], f"context holds {context}": full}
+        for words, prompt in refusals.items():
+            with pytest.raises(RolloutError, match=words):
+                one(engine, Sampling(), prompt)
+            assert engine.in_flight == 0
 
     def test_ids_are_used_as_they_are_and_streamed(self, engine, module, tokenizer, expected):
         """Bytes that are no text: decoded and encoded again they would be others."""
@@ -155,12 +142,8 @@ class HostedContract:
         silent = one(engine, sampling, prompt)
         assert silent.log_probs == pytest.approx(expected(module, prompt, silent), **CLOSE)
 
-        async def ask():
-            return await engine.generate(
-                Request(prompt, sampling, request_id="told"), on_token=lambda *token: told.append(token)
-            )
-
-        completion = asyncio.run(ask())
+        asked = Request(prompt, sampling, request_id="told")
+        completion = asyncio.run(engine.generate(asked, lambda *token: told.append(token)))
         assert told == list(zip(completion.token_ids, completion.log_probs, strict=True))
         assert_alike(completion, silent)
 
@@ -176,9 +159,8 @@ class HostedContract:
                 if len(tokens) == 8:  # all run by then
                     begun.set()
 
-            calls = [engine.generate(Request(PROMPT, sampling, request_id="1"), on_token=note)]
-            calls += [engine.generate(Request(PROMPT, sampling, request_id=name)) for name in ("2", "10")]
-            tasks = [asyncio.ensure_future(call) for call in calls]
+            tasks = [start(engine, "1", PROMPT, sampling, on_token=note)]
+            tasks += [start(engine, name, PROMPT, sampling) for name in ("2", "10")]
             await begun.wait()
             engine.abort("1")
             engine.abort("2")
@@ -194,18 +176,13 @@ class HostedContract:
     def test_a_caller_that_gives_up_takes_its_request_along(self, engine):
         async def ask():
             begun = asyncio.Event()
-            endless = engine.generate(
-                Request(PROMPT, Sampling(ignore_eos=True), request_id="given up"), on_token=lambda *token: begun.set()
-            )
-            call = asyncio.ensure_future(endless)
+            call = start(engine, "given up", PROMPT, Sampling(ignore_eos=True), on_token=lambda *token: begun.set())
             await begun.wait()
             assert engine.in_flight == 1
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
             assert engine.in_flight == 0
-            return await engine.generate(
-                Request(PROMPT, Sampling(max_tokens=3, ignore_eos=True), request_id="given up")
-            )
+            return await start(engine, "given up", PROMPT, Sampling(max_tokens=3, ignore_eos=True))
 
         assert len(asyncio.run(ask()).token_ids) == 3
 
@@ -227,11 +204,8 @@ class HostedContract:
         before = engine.stats()
         engine.run([(PROMPT, Sampling(max_tokens=4, ignore_eos=True))] * 3)
         after = engine.stats()
-        assert {name: after[name] - before[name] for name in ("requests", "prompt_tokens", "generated_tokens")} == {
-            "requests": 3,
-            "prompt_tokens": 3 * len(PROMPT),
-            "generated_tokens": 12,
-        }
+        counts = [after[name] - before[name] for name in ("requests", "prompt_tokens", "generated_tokens")]
+        assert counts == [3, 3 * len(PROMPT), 12]
 
     # Weights
 
@@ -259,7 +233,7 @@ class HostedContract:
     @pytest.mark.parametrize("is_told", [True, False])
     def test_requests_continue_with_new_weights(self, engine, module, other, buckets, teacher, context, is_told):
         async def ask():
-            told, begun, loop = [], asyncio.Event(), asyncio.get_running_loop()
+            told, begun = [], asyncio.Event()
             sampling = Sampling(seed=6, ignore_eos=True)
 
             def tell(*token):
@@ -267,12 +241,11 @@ class HostedContract:
                 if len(told) == 50:  # by then the second, of which nothing is told, has some too
                     begun.set()
 
-            first = engine.generate(Request(PROMPT, sampling, request_id="first"), on_token=tell)
-            calls = [asyncio.ensure_future(first)]
+            calls = [start(engine, "first", PROMPT, sampling, on_token=tell)]
             if not is_told:
-                calls.append(asyncio.ensure_future(engine.generate(Request(PROMPT, sampling, request_id="second"))))
+                calls.append(start(engine, "second", PROMPT, sampling))
             await begun.wait()
-            await loop.run_in_executor(None, engine.publish, buckets(other), 2)
+            await asyncio.to_thread(engine.publish, buckets(other), 2)
             return await asyncio.gather(*calls)
 
         completion = asyncio.run(ask())[-1]
@@ -324,13 +297,10 @@ class HostedContract:
         """The request was under way when the publish failed, and waits for another one."""
 
         async def ask():
-            begun, loop = asyncio.Event(), asyncio.get_running_loop()
-            endless = engine.generate(
-                Request(PROMPT, Sampling(ignore_eos=True), request_id="waits"), on_token=lambda *token: begun.set()
-            )
-            call = asyncio.ensure_future(endless)
+            begun = asyncio.Event()
+            call = start(engine, "waits", PROMPT, Sampling(ignore_eos=True), on_token=lambda *token: begun.set())
             await begun.wait()
-            await loop.run_in_executor(None, engine.process.call, "load", [], 2)
+            await asyncio.to_thread(engine.process.call, "load", [], 2)
             engine.abort("waits")
             return await asyncio.wait_for(call, 60)
 

@@ -1,8 +1,6 @@
 """A hosted engine from end to end, with a program that counts: what it samples is the last token plus its version."""
 
 import asyncio
-import os
-import sys
 import tempfile
 import threading
 import time
@@ -17,50 +15,53 @@ from burnish.config.model import ModelConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
 from burnish.rollout import load_engine
+from burnish.rollout.admission import RequestState
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hosted.engine import HEARTBEAT_S, HostedEngine, _short_folder
-from burnish.rollout.hosted.group import members
+from burnish.rollout.hosted.engine import HEARTBEAT_S, Flight, _short_folder, environment
+from burnish.rollout.hosted.keeper import members
+from burnish.rollout.hosted.process import HostedTokens
 from burnish.rollout.hosted.weights import Proof
 from burnish.rollout.native.spec import SPEC
+from tests.rollout.asking import in_time, start
+from tests.rollout.hosted.counting import CountingEngine
 
 
 @pytest.fixture(scope="module")
-def kind(program):
-    class CountingEngine(HostedEngine):
-        name, label, host = "counting", "Counter", "counting_host_of_a_test"
-
-        @classmethod
-        def ensure_usable(cls, module):
-            pass
-
-        def _engine_arguments(self, config, folder, model):
-            assert [file.name for file in folder.iterdir()] == ["config.json"]
-            return {}
-
-        def _process_environment(self, temporary):
-            return os.environ | {"PYTHONPATH": os.pathsep.join([str(program), *sys.path])}
-
-        def _request_arguments(self, request):
-            return {}
-
-    return CountingEngine
-
-
-@pytest.fixture(scope="module")
-def shared(kind, module, tokenizer, tmp_path_factory):
-    engine = kind(module, tokenizer, RolloutConfig(), tmp_path_factory.mktemp("logs"))
+def shared(module, tokenizer, tmp_path_factory):
+    engine = CountingEngine(module, tokenizer, RolloutConfig(), tmp_path_factory.mktemp("logs"))
     yield engine
     engine.close()
 
 
 @pytest.fixture
 def engine(shared, module):
-    shared.publish([dict(module.named_parameters())], 1)
+    shared.publish(weights(module), 1)
     return shared
+
+
+@pytest.fixture
+def make(module, tokenizer, tmp_path):
+    """`make(heartbeat_s)`: an engine of its own, with weights as version 1. It may be lost or closed."""
+    made = []
+
+    def begin(heartbeat_s=None):
+        made.append(CountingEngine(module, tokenizer, RolloutConfig(), tmp_path, heartbeat_s))
+        made[-1].publish(weights(module), 1)
+        return made[-1]
+
+    yield begin
+    for engine in made:
+        engine.close()
+        assert not engine.weights.path.exists() and not Path(engine._place.name).exists()
 
 
 def weights(module):
     return [dict(module.named_parameters())]
+
+
+def one(engine, **how):
+    (completion,) = engine.run([([3], Sampling(**{"max_tokens": 4, "ignore_eos": True} | how))])
+    return completion
 
 
 def under_way(engine, then):
@@ -76,37 +77,27 @@ def under_way(engine, then):
                 begun.set()
 
         sampling = Sampling(max_tokens=20, ignore_eos=True, seed=7)
-        calls = [
-            asyncio.ensure_future(engine.generate(Request([3], sampling, request_id="silent"))),
-            asyncio.ensure_future(engine.generate(Request([3], sampling, request_id="told"), on_token=note)),
-        ]
+        calls = [start(engine, "silent", [3], sampling), start(engine, "told", [3], sampling, on_token=note)]
         await begun.wait()
-        await asyncio.get_running_loop().run_in_executor(None, then)
-        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+        await asyncio.to_thread(then)
+        return await asyncio.gather(*calls, return_exceptions=True)
 
-    return asyncio.run(ask())
+    return in_time(ask())
 
 
-def test_how_long_it_may_be_silent_is_up_to_the_device(engine):
+def test_it_generates_and_stops_at_ids_and_strings_that_come(engine, tokenizer):
     assert engine.process._heartbeat_s == HEARTBEAT_S["cpu"] > HEARTBEAT_S["cuda"]
     assert engine.process._call_s == 2 * HEARTBEAT_S["cpu"], "new weights wait for a step"
-
-
-def test_stats_have_only_known_counters(engine):
     assert set(engine.stats()) == {"requests", "aborted", "prompt_tokens", "generated_tokens"}
-
-
-def test_it_generates(engine):
-    (completion,) = engine.run([([3], Sampling(max_tokens=4, ignore_eos=True))])
+    completion = one(engine)
     assert (completion.token_ids, completion.finish_reason, completion.policy_version) == ([4, 5, 6, 7], "length", 1)
-
-
-def test_it_stops_at_ids_and_strings_that_come(engine, tokenizer):
-    (by_id,) = engine.run([([3], Sampling(max_tokens=9, stop_token_ids=(6,), ignore_eos=True))])
-    assert (by_id.token_ids, by_id.stop) == ([4, 5, 6], 6)
     text = tokenizer.decode([5, 6])
-    (by_text,) = engine.run([([3], Sampling(max_tokens=9, stop=(text,), ignore_eos=True))])
-    assert (by_text.token_ids, by_text.stop) == ([4, 5, 6], text)
+    for stop, how in ((6, {"stop_token_ids": (6,)}), (text, {"stop": (text,)})):
+        completion = one(engine, max_tokens=9, **how)
+        assert (completion.token_ids, completion.stop) == ([4, 5, 6], stop)
+
+
+# Weights
 
 
 def test_new_weights_take_over_what_runs(engine, module):
@@ -118,31 +109,16 @@ def test_new_weights_take_over_what_runs(engine, module):
         assert completion.policy_version == 1
 
 
-def test_an_abort_gives_what_there_is_also_while_weights_are_missing(engine):
-    for prepare in (lambda: None, lambda: engine.process.call("load", [], 2)):
-
-        def strike(prepare=prepare):
-            prepare()
-            engine.abort("silent")
-            engine.abort("told")
-
-        for completion in under_way(engine, strike):
-            assert completion.finish_reason == "abort" and completion.token_ids == [*range(4, 12)]
-        engine.process.call("open")
-
-
 def test_a_request_that_comes_during_a_publish_is_answered(engine, module):
     """While weights are written, with the old ones; while they are loaded it waits for the new ones."""
-    found = {}
+    found, call, waits = {}, engine.process.call, []
 
     def ask(name):
-        found[name] = engine.run([([3], Sampling(max_tokens=2, ignore_eos=True))])[0]
+        found[name] = one(engine, max_tokens=2)
 
     def buckets():
         ask("written")
         yield from weights(module)
-
-    call, waits = engine.process.call, []
 
     def slow(method, *arguments, **named):
         if method == "open":
@@ -158,35 +134,49 @@ def test_a_request_that_comes_during_a_publish_is_answered(engine, module):
     finally:
         del engine.process.call
     waits[0].join(60)
-    assert [(found[name].policy_version, found[name].token_ids) for name in ("written", "loaded")] == [
-        (1, [4, 5]),
-        (4, [7, 11]),
-    ]
+    assert (found["written"].policy_version, found["written"].token_ids) == (1, [4, 5])
+    assert (found["loaded"].policy_version, found["loaded"].token_ids) == (4, [7, 11])
 
 
 def test_after_a_publish_that_failed_requests_are_refused(engine, module):
+    """In the buckets, or because the weights do not give the log-probs that are expected of this version."""
+
     def broken():
         yield from weights(module)
         raise ValueError("the last bucket")
 
-    with pytest.raises(ValueError, match="the last bucket"):
-        engine.publish(broken(), 2)
-    with pytest.raises(RolloutError, match="the last publish failed"):
-        engine.run([([3], Sampling(max_tokens=1))])
-
-
-def test_weights_that_do_not_give_what_is_expected_are_not_used(engine, module):
     engine.expect(Proof(2, [1, 2, 3], [-1.0, -1.4], 0.25))
     engine.publish(weights(module), 2)
     engine.expect(Proof(3, [1, 2, 3], [-1.0, -1.6], 0.25))
-    with pytest.raises(
-        RolloutError, match="Counter does not compute what the actor does with version 3.*differ by 0.3"
+    unexpected = "Counter does not compute what the actor does with version 3.*differ by 0.3"
+    for error, words, buckets in (
+        (ValueError, "the last bucket", broken()),
+        (RolloutError, unexpected, weights(module)),
     ):
-        engine.publish(weights(module), 3)
-    with pytest.raises(RolloutError, match="the last publish failed"):
-        engine.run([([3], Sampling(max_tokens=1))])
+        with pytest.raises(error, match=words):
+            engine.publish(buckets, 3)
+        with pytest.raises(RolloutError, match="the last publish failed"):
+            one(engine)
     engine.publish(weights(module), 4)
-    assert engine.run([([3], Sampling(max_tokens=1))])[0].policy_version == 4, "that was of another version"
+    assert one(engine).policy_version == 4, "that was of another version"
+
+
+# Requests that end otherwise
+
+
+def test_an_abort_gives_what_there_is_also_while_weights_are_missing(engine):
+    before = engine.stats()["aborted"]
+    for prepare in (lambda: None, lambda: engine.process.call("load", [], 2)):
+
+        def strike(prepare=prepare):
+            prepare()
+            for name in ("silent", "told", "told"):  # twice, which counts once
+                engine.abort(name)
+
+        for completion in under_way(engine, strike):
+            assert completion.finish_reason == "abort" and completion.token_ids == [*range(4, 12)]
+        engine.process.call("open")
+    assert engine.stats()["aborted"] == before + 4
 
 
 @pytest.mark.parametrize("last", [2, 4])
@@ -198,61 +188,59 @@ def test_an_error_of_the_caller_s_own_function_rises(engine, last):
         if len(told) == last:
             raise ValueError("not this one")
 
-    async def ask():
-        call = engine.generate(Request([3], Sampling(max_tokens=4, ignore_eos=True), request_id="told"), on_token=tell)
-        return await asyncio.wait_for(call, 60)
-
     with pytest.raises(ValueError, match="not this one"):
-        asyncio.run(ask())
+        in_time(engine.generate(Request([3], Sampling(max_tokens=4, ignore_eos=True), "told"), tell))
     assert engine.in_flight == 0 and len(told) == last
 
 
 @pytest.mark.parametrize(
     ("seed", "words"),
-    [(17, r"request run/0: it was ended \(repetition\) after 1 of 4 tokens"), (19, "without a request to end it")],
+    [
+        (13, "request run/0: Counter: ValueError: seed 13"),
+        (17, r"request run/0: it was ended \(repetition\) after 1 of 4 tokens"),
+        (19, "without a request to end it"),
+    ],
 )
-def test_an_end_that_nobody_asked_for_is_an_error(engine, seed, words):
+def test_one_request_fails_alone(engine, seed, words):
+    """By an error of the program, or by an end that nobody asked for."""
     with pytest.raises(RolloutError, match=words):
-        engine.run([([3], Sampling(max_tokens=4, seed=seed))])
+        one(engine, seed=seed)
+    assert one(engine).token_ids == [4, 5, 6, 7]
 
 
-def test_an_abort_counts_once(engine):
-    before = engine.stats()["aborted"]
+@pytest.mark.parametrize("log_prob", [float("nan"), float("-inf"), float("inf")])
+def test_a_log_prob_that_is_no_number_ends_its_request(log_prob):
+    async def told():
+        future = asyncio.get_running_loop().create_future()
+        request = RequestState("r", [3], Sampling(), 9, frozenset(), None, future)
+        Flight(request).take(HostedTokens([5, 6], [-1.0, log_prob], 3, None), 3)
+        return await future
 
-    def strike():
-        for name in ("silent", "told", "told"):
-            engine.abort(name)
-
-    under_way(engine, strike)
-    assert engine.stats()["aborted"] == before + 2
-
-
-def test_one_request_fails_alone(engine):
-    with pytest.raises(RolloutError, match="request run/0: Counter: ValueError: seed 13"):
-        engine.run([([3], Sampling(max_tokens=4, seed=13))])
-    assert engine.run([([3], Sampling(max_tokens=1))])[0].token_ids == [4]
+    with pytest.raises(RolloutError, match=rf"request r: the log-prob of token 1 is {log_prob}: .*version 3"):
+        asyncio.run(told())
 
 
 def test_a_loop_that_ends_leaves_its_request_behind(engine):
     """Nobody is harmed by tokens that come for it."""
 
     async def ask():
-        left = Request([3], Sampling(max_tokens=20, ignore_eos=True, seed=7), request_id="left")
-        asyncio.ensure_future(engine.generate(left))  # noqa: RUF006
+        left = start(engine, "left", [3], Sampling(max_tokens=20, ignore_eos=True, seed=7))
         await asyncio.sleep(0.05)
+        assert not left.done()
 
     asyncio.run(ask())
     assert engine.in_flight == 0
-    assert engine.run([([3], Sampling(max_tokens=1))])[0].token_ids == [4]
+    assert one(engine).token_ids == [4, 5, 6, 7]
 
 
-def test_a_closed_loop_keeps_nobody_from_hearing_of_a_loss(kind, module, tokenizer, tmp_path):
-    engine = kind(module, tokenizer, RolloutConfig(), tmp_path)
-    engine.publish(weights(module), 1)
-    loop = asyncio.new_event_loop()
+# Programs that are lost
+
+
+def test_a_closed_loop_keeps_nobody_from_hearing_of_a_loss(make):
+    engine, loop = make(), asyncio.new_event_loop()
 
     async def ask():
-        task = asyncio.ensure_future(engine.generate(Request([3], Sampling(ignore_eos=True), request_id="left")))
+        task = start(engine, "left", [3])
         await asyncio.sleep(0)
         return task
 
@@ -261,76 +249,53 @@ def test_a_closed_loop_keeps_nobody_from_hearing_of_a_loss(kind, module, tokeniz
     assert len(engine._flights) == 1 and not task.done()
     engine.process._lose("of this test")
     assert engine.process._ended.is_set()
-    engine.close()
-    assert not engine.weights.path.exists()
     task._log_destroy_pending = False
 
 
-def test_one_that_is_lost_is_renewed_with_its_weights(kind, module, tokenizer, tmp_path):
-    engine = kind(module, tokenizer, RolloutConfig(), tmp_path, heartbeat_s=60.0)
+@pytest.mark.parametrize(
+    ("asked", "heartbeat_s", "words"),
+    [
+        (66, 60.0, "Counter is lost: it was told to die"),
+        (77, 30.0, "it could not be asked for a sign of life: KeyError: 'a figure'"),
+    ],
+)
+def test_one_that_is_lost_says_why_and_is_renewed_with_its_weights(
+    make, module, tmp_path, monkeypatch, asked, heartbeat_s, words
+):
+    """By the error that says it is dead, or by another one. Where it cannot be renewed, no program is left."""
+    engine, made, begin = make(heartbeat_s), [], CountingEngine._start
     engine.publish(weights(module), 5)
 
-    def die():
-        try:
-            engine.log_probs_of([66])
-        except EngineLost:
-            return
+    def strike():
+        with suppress(EngineLost):  # the next sign of life may be asked for at once
+            engine.log_probs_of([asked])
 
-    for error in under_way(engine, die):
-        assert isinstance(error, EngineLost) and "Counter is lost: it was told to die" in str(error)
+    for error in under_way(engine, strike):
+        assert isinstance(error, EngineLost) and words in str(error)
     assert engine.lost() is not None and engine.in_flight == 0
     renewed = engine.renewed()
     try:
         assert (renewed.version, renewed.lost(), renewed.stats()["requests"]) == (5, None, 0)
-        assert renewed.run([([3], Sampling(max_tokens=2))])[0].token_ids == [8, 13]
+        assert one(renewed, max_tokens=2).token_ids == [8, 13]
         assert len(list(tmp_path.glob("counting-*.log"))) == 2
-    finally:
-        renewed.close()
-    assert not renewed.weights.path.exists() and not Path(renewed._place.name).exists()
-
-
-def test_a_program_that_cannot_be_asked_for_a_sign_of_life_is_lost_and_why(kind, module, tokenizer, tmp_path):
-    """By another error than the one that says it is dead."""
-    engine = kind(module, tokenizer, RolloutConfig(), tmp_path, heartbeat_s=30.0)
-    engine.publish(weights(module), 1)
-
-    def strike():
-        with suppress(EngineLost):  # the next sign of life may be asked for at once
-            assert engine.log_probs_of([77]) == []
-
-    try:
-        for error in under_way(engine, strike):
-            assert isinstance(error, EngineLost)
-            assert "it could not be asked for a sign of life: KeyError: 'a figure'" in str(error)
-    finally:
-        engine.close()
-
-
-def test_one_that_cannot_be_renewed_leaves_no_program(kind, module, tokenizer, tmp_path, monkeypatch):
-    engine = kind(module, tokenizer, RolloutConfig(), tmp_path)
-    try:
-        engine.publish(weights(module), 1)
-        engine.process._lose("of this test")
-        engine.weights.digests["lm_head.weight"] = "0"
-        made, start = [], kind._start
+        renewed.process._lose("of this test")
+        renewed.weights.digests["lm_head.weight"] = "0"
 
         def noted(self):
-            start(self)
+            begin(self)
             made.append(self.process)
 
-        monkeypatch.setattr(kind, "_start", noted)
+        monkeypatch.setattr(CountingEngine, "_start", noted)
         with pytest.raises(RolloutError, match="did not arrive"):
-            engine.renewed()
+            renewed.renewed()
         assert [members(process.pid) for process in made] == [[]]
     finally:
-        engine.close()
+        renewed.close()
 
 
-def test_a_renewal_waits_for_weights_that_are_being_written(kind, module, tokenizer, tmp_path):
+def test_a_renewal_waits_for_weights_that_are_being_written(make, module):
     """And has those, not a part of them."""
-    engine = kind(module, tokenizer, RolloutConfig(), tmp_path)
-    engine.publish(weights(module), 1)
-    renewed = []
+    engine, renewed = make(), []
     renewal = threading.Thread(target=lambda: renewed.append(engine.renewed()))
 
     def buckets():
@@ -344,35 +309,37 @@ def test_a_renewal_waits_for_weights_that_are_being_written(kind, module, tokeni
         with pytest.raises(EngineLost):
             engine.publish(buckets(), 2)
         renewal.join(200)
-        assert renewed[0].version == 2
-        assert renewed[0].run([([3], Sampling(max_tokens=1))])[0].token_ids == [5]
+        assert renewed[0].version == 2 and one(renewed[0]).token_ids[0] == 5
     finally:
-        for made in [*renewed, engine]:
+        for made in renewed:
             made.close()
 
 
-def test_where_nothing_is_trained_it_is_supervised_too(kind, tiny_folder, tokenizer, monkeypatch):
-    monkeypatch.setattr("burnish.rollout.engine_class", lambda name: kind)
+def test_where_nothing_is_trained_it_is_supervised_too(tiny_folder, tokenizer, monkeypatch):
+    monkeypatch.setattr("burnish.rollout.engine_class", lambda name: CountingEngine)
     monkeypatch.setattr("burnish.rollout.engine_spec", lambda *choice: replace(SPEC, own_weights=True))
     monkeypatch.setattr("burnish.rollout.hosted.canary.rounding", lambda *about: 10.0)  # its log-probs are all -1
     engine = load_engine(ModelConfig(path=str(tiny_folder)), tokenizer, RolloutConfig(), torch.device("cpu"), "float32")
     try:
-        assert engine.run([([3], Sampling(max_tokens=2))])[0].token_ids == [3, 3], "of version 0"
+        assert one(engine).token_ids == [3] * 4, "of version 0"
         first = engine.engine
         assert len(first.weights.files) > 5, "never all weights at once"
         first.process._lose("of this test")
-        assert engine.run([([3], Sampling(max_tokens=2))])[0].token_ids == [3, 3]
+        assert one(engine).token_ids == [3] * 4
         assert engine.engine is not first
     finally:
         engine.close()
     first.process.log_file.unlink()
 
 
-def test_before_the_first_weights_it_refuses_and_its_log_stays_only_after_a_loss(kind, module, tokenizer):
+# Before it starts
+
+
+def test_before_the_first_weights_it_refuses_and_its_log_stays_only_after_a_loss(module, tokenizer):
     for is_lost in (False, True):
-        engine = kind(module, tokenizer, RolloutConfig())
+        engine = CountingEngine(module, tokenizer, RolloutConfig())
         with pytest.raises(RolloutError, match="no weights have been published to Counter yet"):
-            engine.run([([3], Sampling())])
+            one(engine)
         with pytest.raises(RolloutError, match="its own copy of the weights"):
             engine.publish(None, 1)
         if is_lost:
@@ -382,10 +349,10 @@ def test_before_the_first_weights_it_refuses_and_its_log_stays_only_after_a_loss
     engine.process.log_file.unlink()
 
 
-def test_a_model_with_custom_code_is_refused(kind, module, tokenizer, monkeypatch):
+def test_a_model_with_custom_code_is_refused(module, tokenizer, monkeypatch):
     monkeypatch.setattr(type(module.config), "__module__", "transformers_modules.somebody.configuration")
     with pytest.raises(NotAvailable, match=r"rollout.name=counting for Qwen2ForCausalLM, a model with custom code"):
-        kind(module, tokenizer, RolloutConfig())
+        CountingEngine(module, tokenizer, RolloutConfig())
 
 
 def test_a_temporary_folder_that_is_too_long_for_sockets_is_not_used(tmp_path, monkeypatch):
@@ -395,3 +362,10 @@ def test_a_temporary_folder_that_is_too_long_for_sockets_is_not_used(tmp_path, m
     folder = _short_folder("burnish-vllm-")
     assert len(folder.name) < 40 and list(long.iterdir()) == []
     folder.cleanup()
+
+
+def test_what_the_user_set_comes_before_defaults_and_after_what_is_fixed(tmp_path, monkeypatch):
+    monkeypatch.setenv("OF_A_TEST", "user")
+    found = environment(tmp_path, {"OF_A_TEST": "default", "ANOTHER": "default"}, {})
+    assert (found["OF_A_TEST"], found["ANOTHER"], found["TMPDIR"]) == ("user", "default", str(tmp_path))
+    assert environment(tmp_path, {}, {"OF_A_TEST": "fixed"})["OF_A_TEST"] == "fixed"

@@ -4,49 +4,19 @@ import ast
 import os
 import re
 import signal
+import site
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from burnish.rollout.hosted.group import members
-from burnish.rollout.hosted.keeper import KEEPER, Keeper
+import burnish
+from burnish.rollout.hosted.keeper import KEEPER, Keeper, members, python_path
 from tests.processes import until
 
+ROOT = Path(burnish.__file__).parents[1]
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
-OWNER = textwrap.dedent(
-    """
-    import os
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from burnish.config.rollout import RolloutConfig
-    from burnish.rollout.hosted.engine import HostedEngine
-
-    class Owned(HostedEngine):
-        name, label, host = "counting", "Counter", "counting_host_of_a_test"
-        def ensure_usable(cls, module): pass
-        def _engine_arguments(self, config, folder, model): return {}
-        def _process_environment(self, temporary): return dict(os.environ)
-        def _request_arguments(self, request): return {}
-
-    def own(folder):
-        module = AutoModelForCausalLM.from_pretrained(folder)
-        engine = Owned(module, AutoTokenizer.from_pretrained(folder), RolloutConfig())
-        engine.publish([dict(module.named_parameters())], 1)
-        return engine
-
-    def left_by(engine):
-        return engine.process.pid, [str(engine.weights.path), engine._place.name, str(engine.process.log_file)]
-    """
-)
-
-
-@pytest.fixture(scope="module")
-def python_path(program):
-    """With the module `owner_of_a_test` and the program that it starts."""
-    (program / "owner_of_a_test.py").write_text(OWNER)
-    return os.pathsep.join([str(program), *sys.path])
 
 
 class Left:
@@ -63,23 +33,25 @@ class Left:
         return not members(self.group) and not any(place.exists() for place in self.places)
 
 
+OWNER = """
+import sys, time
+from tests.rollout.hosted.counting import own
+engine, left = own(sys.argv[1])
+print(left, flush=True)
+while engine.lost() is None:
+    time.sleep(0.02)
+print("it is lost", flush=True)
+time.sleep(600)
+"""
+PYTHONPATH = os.pathsep.join(sys.path)
+
+
 @pytest.mark.parametrize("host_dies_first", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_an_owner_that_is_killed_leaves_nothing(python_path, tiny_folder, host_dies_first):
+def test_an_owner_that_is_killed_leaves_nothing(tiny_folder, host_dies_first):
     """Also where nobody of the program is left: the weights would have been for the next one."""
-    script = f"""
-        import time
-        from owner_of_a_test import left_by, own
-        engine = own({str(tiny_folder)!r})
-        print(left_by(engine), flush=True)
-        while engine.lost() is None:
-            time.sleep(0.02)
-        print("it is lost", flush=True)
-        time.sleep(600)
-        """
-    environment = os.environ | {"PYTHONPATH": python_path}
-    owner = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], env=environment, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", OWNER, str(tiny_folder)]
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+    owner = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert owner.stdout is not None
         left = Left(*ast.literal_eval(owner.stdout.readline()))
@@ -98,21 +70,21 @@ def test_an_owner_that_is_killed_leaves_nothing(python_path, tiny_folder, host_d
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_a_ray_worker_leaves_nothing(python_path, tiny_folder, tmp_path):
+def test_a_ray_worker_leaves_nothing(tiny_folder):
     """Ray kills the children of a worker that ends."""
     ray = pytest.importorskip("ray")
 
     class Actor:
         def own(self, folder):
-            from owner_of_a_test import left_by, own
+            from tests.rollout.hosted.counting import own
 
-            self.engine = own(folder)
-            return left_by(self.engine)
+            self.engine, left = own(folder)
+            return left
 
     was_there = ray.is_initialized()  # of tests before, in this process
     if not was_there:
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    remote = ray.remote(num_cpus=0, runtime_env={"env_vars": {"PYTHONPATH": python_path}})(Actor)
+    remote = ray.remote(num_cpus=0, runtime_env={"env_vars": {"PYTHONPATH": PYTHONPATH}})(Actor)
     try:
         for is_killed in (True, False):
             actor = remote.remote()
@@ -201,3 +173,17 @@ def test_a_process_that_was_forked_does_not_hold_on_to_it():
         os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
     KEEPER.remove(Path("/nowhere/of/a/test"))
+
+
+def test_where_burnish_lies_comes_last_on_the_path_of_another_process(tmp_path, monkeypatch):
+    """And not at all where Python looks for packages anyway: others there must not come before the standard library."""
+    for given, wanted in (([tmp_path], [tmp_path, ROOT]), ([ROOT, tmp_path], [ROOT, tmp_path])):
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, given)))
+        assert python_path() == os.pathsep.join(map(str, wanted))
+    command = [sys.executable, "-P", "-c", "import burnish; print(burnish.__file__)"]
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    told = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == burnish.__file__
+    monkeypatch.setattr(site, "getsitepackages", lambda: ["/elsewhere", str(ROOT)])
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert python_path() == ""

@@ -35,15 +35,29 @@ def folder(model, tmp_path):
     made = WeightFolder(model, torch.bfloat16, tmp_path)
     yield made
     made.close()
+    assert list(tmp_path.iterdir()) == [], "nothing is left"
 
 
 def test_each_bucket_is_a_file_in_the_type_of_the_engine(folder, model):
-    folder.write([{"first.weight": model.first.weight}, {"first.bias": model.first.bias}], 4)
+    seen = []
+
+    def buckets():
+        for name, parameter in model.named_parameters():
+            seen.append(len(list(folder.path.iterdir())))
+            yield {name: parameter}
+
+    folder.write(buckets(), 4)
     assert folder.version == 4 and len(folder.files) == 2
-    read = {name: tensor for file in folder.files for name, tensor in read_weights(file)}
-    assert {name: digest(tensor) for name, tensor in read.items()} == folder.digests
+    assert seen == [0, 1], "the file of one is there when the next is asked for"
+    digests = {}
+    read = dict(read_weights(folder.files, digests))
+    assert digests == folder.digests == {name: digest(tensor) for name, tensor in read.items()}
     assert torch.equal(read["first.weight"], model.first.weight.detach().bfloat16())
     folder.compare(folder.digests, "somebody")
+    with pytest.raises(RolloutError, match="1 of 2 weights of version 4 did not arrive in worker 1, such as first.bi"):
+        folder.compare(folder.digests | {"first.bias": "0"}, "worker 1")
+    with pytest.raises(RolloutError, match="2 of 2 weights"):
+        folder.compare({}, "worker 1")
 
 
 def test_tied_names_may_come_in_one_bucket_or_not_at_all(folder, model):
@@ -53,19 +67,6 @@ def test_tied_names_may_come_in_one_bucket_or_not_at_all(folder, model):
     assert set(load_file(folder.files[0])) == set(names)
     folder.write([{"second.weight": model.second.weight, "first.bias": model.first.bias}], 2)
     assert folder.version == 2 and set(folder.digests) == {"second.weight", "first.bias"}
-
-
-def test_buckets_are_asked_for_one_after_the_other(folder, model):
-    """The file of one is there when the next is made."""
-    seen = []
-
-    def buckets():
-        for name, parameter in model.named_parameters():
-            seen.append(len(list(folder.path.iterdir())))
-            yield {name: parameter}
-
-    folder.write(buckets(), 1)
-    assert seen == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -81,16 +82,6 @@ def test_what_is_not_the_model_is_refused_and_leaves_none(folder, model, bucket,
     with pytest.raises(RolloutError, match=words):
         folder.write([bucket], 2)
     assert folder.version is None
-
-
-def test_what_was_read_otherwise_is_named(folder, model):
-    folder.write([dict(model.named_parameters())], 3)
-    with pytest.raises(
-        RolloutError, match="1 of 2 weights of version 3 did not arrive in worker 1, such as first.bias"
-    ):
-        folder.compare(folder.digests | {"first.bias": "0"}, "worker 1")
-    with pytest.raises(RolloutError, match="2 of 2 weights"):
-        folder.compare({}, "worker 1")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -116,41 +107,13 @@ def test_a_digest_is_that_of_the_bits_wherever_they_lie():
     assert digest(whole[1:]) == digest(whole[1:].clone()) == digest(whole[1:].view(27, 37))
     assert digest(whole.view(20, 50).T) == digest(whole.view(20, 50).T.contiguous()) != digest(whole)
     assert digest(torch.zeros(0)) != digest(torch.zeros(1)) != digest(torch.zeros(2))
-
-
-def test_digests_of_other_values():
-    tensor = torch.arange(10, dtype=torch.float32)
-    values = {digest(tensor), digest(tensor.flip(0)), digest(-tensor), digest(tensor.bfloat16())}
-    assert len(values) == 4
+    assert len({digest(whole), digest(whole.flip(0)), digest(-whole), digest(whole.bfloat16())}) == 4
     assert digest(torch.tensor(1.0)) == digest(torch.tensor([1.0]))
 
 
-def test_without_room_the_place_and_the_sizes_are_named(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=10))
-    with pytest.raises(RolloutError, match=rf"MiB of weights .* do not fit in {tmp_path}.*--shm-size"):
-        WeightFolder(model, torch.float32, tmp_path)
-
-
-def test_with_too_little_shared_memory_the_temporary_folder_is_taken(model, tmp_path, monkeypatch, caplog):
-    shared, temporary = tmp_path / "shm", tmp_path / "tmp"
-    free = {shared: 10**9, temporary: 10**9}
-    for place in free:
-        place.mkdir()
-    monkeypatch.setattr(weights, "SHARED_MEMORY", shared)
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=free[place]))
-    folder = WeightFolder(model, torch.float32)
-    assert folder.path.parent == shared and not caplog.records
-    folder.close()
-    free[shared] = weights.SPARE
-    folder = WeightFolder(model, torch.float32)
-    assert folder.path.parent == temporary and f"through {temporary}: slower, if that is a disk" in caplog.text
-    assert f"with 256 to spare, do not fit in {shared}, which has 256 MiB free" in caplog.text
-    folder.close()
-
-
-def test_room_is_given_once(model, tmp_path, monkeypatch):
-    """Before anything is written, and also while there is only a part of it."""
+def test_room_is_given_once(model, tmp_path, monkeypatch, caplog):
+    """Before anything is written, and also while there is only a part of it. With too little shared memory, the
+    temporary folder is taken."""
     shared, temporary = tmp_path / "shm", tmp_path / "tmp"
     shared.mkdir()
     temporary.mkdir()
@@ -165,12 +128,28 @@ def test_room_is_given_once(model, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", usage)
     first, second, third = (WeightFolder(model, torch.float32) for _ in range(3))
     assert [made.path.parent for made in (first, second, third)] == [shared, shared, temporary]
-    with pytest.raises(RolloutError, match=rf"do not fit in {temporary}, which has 0 MiB free and unclaimed"):
+    assert f"through {temporary}: slower, if that is a disk" in caplog.text and len(caplog.records) == 1
+    assert f"with 256 to spare, do not fit in {shared}, which has 0 MiB free" in caplog.text
+    full = rf"MiB of weights .* do not fit in {temporary}, which has 0 MiB free and unclaimed.*--shm-size"
+    with pytest.raises(RolloutError, match=full):
         WeightFolder(model, torch.float32)
     second.close()
     first.write([{"first.weight": model.first.weight}, {"first.bias": model.first.bias}], 1)
     fourth = WeightFolder(model, torch.float32)
     assert fourth.path.parent == shared, "what was written is not counted twice, and what is closed not at all"
+    theirs = shared / "burnish-weights-1000000000-theirs"  # another user's counts by what it holds
+    theirs.mkdir()
+    is_left = weights._is_left
+
+    def refuse(folder):
+        if folder == theirs:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return is_left(folder)
+
+    monkeypatch.setattr(weights, "_is_left", refuse)
+    fourth.close()
+    fourth = WeightFolder(model, torch.float32)
+    assert fourth.path.parent == shared
     room[shared] = weights.SPARE
     with pytest.raises(RolloutError, match="with 256 to spare, do not fit"):
         first.write([dict(model.named_parameters())], 2)
@@ -204,17 +183,6 @@ def test_a_folder_of_a_dead_owner_is_removed(model, tmp_path):
         made.close()
 
 
-def test_another_user_s_folder_counts_by_what_it_holds(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=100))
-    (tmp_path / "burnish-weights-1000000-theirs").mkdir()
-
-    def refuse(folder):
-        raise PermissionError(13, "Permission denied", str(folder))
-
-    monkeypatch.setattr(weights, "_is_left", refuse)
-    WeightFolder(model, torch.float32, tmp_path).close()
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
 def test_memory_taken_by_others_is_reported(folder, model, monkeypatch, error):
     def full(*arguments):
@@ -224,10 +192,3 @@ def test_memory_taken_by_others_is_reported(folder, model, monkeypatch, error):
     with pytest.raises(RolloutError, match=rf"could not be written to {folder.path}.*No space left"):
         folder.write([dict(model.named_parameters())], 1)
     assert folder.version is None
-
-
-def test_nothing_is_left(model, tmp_path):
-    folder = WeightFolder(model, torch.float32, tmp_path)
-    folder.write([dict(model.named_parameters())], 1)
-    folder.close()
-    assert list(tmp_path.iterdir()) == []

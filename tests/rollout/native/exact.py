@@ -15,7 +15,7 @@ import torch
 from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.rollout.base import Sampling, uniforms
-from burnish.rollout.sampler import sample
+from burnish.rollout.in_process import sample
 
 TIE = 1e-5
 EOS = 1  # of the byte tokenizer

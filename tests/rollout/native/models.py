@@ -12,25 +12,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 CONTEXT = 96
 VOCABULARY = 259  # of the byte tokenizer
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 24,
-}
+LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)
+LLAMA3_ROPE |= {"original_max_position_embeddings": 24}
 GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
 
-LATENT = {
-    "kv_lora_rank": 8,
-    "q_lora_rank": 8,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 8,
-    "first_k_dense_replace": 2,
-}
+LATENT = dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 8)
+LATENT |= {"first_k_dense_replace": 2}
+LINEAR = dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "num_experts"), 2)
+LINEAR |= dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8)
+LINEAR |= {"num_experts_per_tok": 1, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+SOFT_CAPPED = {"query_pre_attn_scalar": 24, "attn_logit_softcapping": 1.0, "attn_implementation": "eager"}
 
 # name: (model type, what differs from the settings of `_settings`)
 FAMILIES = {
@@ -44,16 +36,7 @@ FAMILIES = {
     "mistral-window": ("mistral", GROUPED | {"sliding_window": 12}),
     "qwen2-window": ("qwen2", GROUPED | {"use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1}),
     "gemma": ("gemma", {"head_dim": 16, "num_key_value_heads": 1}),
-    "gemma2": (
-        "gemma2",
-        {
-            "head_dim": 16,
-            "sliding_window": 12,
-            "query_pre_attn_scalar": 24,
-            "attn_logit_softcapping": 1.0,
-            "attn_implementation": "eager",  # sdpa would leave out the caps
-        },
-    ),
+    "gemma2": ("gemma2", SOFT_CAPPED | {"head_dim": 16, "sliding_window": 12}),  # sdpa would leave out the caps
     "gemma3": ("gemma3_text", {"head_dim": 16, "sliding_window": 12, "sliding_window_pattern": 2}),
     "phi": ("phi", {"partial_rotary_factor": 0.5}),
     "phi3": ("phi3", GROUPED),
@@ -77,18 +60,7 @@ OTHER_KINDS = {
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_d_head": 16},
     "falcon_h1": {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_ssm": 32, "mamba_d_state": 8, "head_dim": 16},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "qwen3_next": {
-        "head_dim": 16,
-        "layer_types": ["linear_attention", "full_attention"],
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 2,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8,
-        "num_experts": 2,
-        "num_experts_per_tok": 1,
-        "moe_intermediate_size": 16,
-        "shared_expert_intermediate_size": 16,
-    },
+    "qwen3_next": LINEAR | {"layer_types": ["linear_attention", "full_attention"], "head_dim": 16},
     "recurrent_gemma": {"lru_width": 32, "attention_window_size": 16, "head_dim": 16, "block_types": ["recurrent"]},
     "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,

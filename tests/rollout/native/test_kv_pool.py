@@ -1,12 +1,15 @@
-"""The KV pool: its size, its layout, and what giving it back leaves."""
+"""The KV pool: its size, its layout, what giving it back leaves; and its blocks: taken, shared, kept, never lost."""
 
 import os
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from burnish.models.attention import LayerShape
-from burnish.rollout.native.kv_pool import KVPool
+from burnish.rollout.native.kv_pool import BlockManager, KVPool
 
 SHAPES = [LayerShape(2, 8), LayerShape(1, 16)]
 
@@ -36,20 +39,100 @@ def test_the_share_of_memory_bounds_the_blocks():
     assert made.fitting_blocks(10**12, share=0.25) == int(0.25 * memory // made.block_bytes)
 
 
-def test_blocks_are_copied_in_every_layer():
-    made = pool()
-    made.allocate(4)
-    for layer in made.layers:
-        layer.keys[1], layer.values[1] = 3.0, 5.0
-    made.copy(torch.tensor([1]), torch.tensor([2]))
-    for layer in made.layers:
-        assert (layer.keys[2] == 3).all() and (layer.values[2] == 5).all() and not layer.keys[3].any()
-
-
 def test_release_gives_the_memory_back():
     made = pool()
     made.allocate(4)
+    assert made._addresses.tolist() == [[layer.keys.data_ptr(), layer.values.data_ptr()] for layer in made.layers]
     made.release()
     assert all(layer.keys.numel() == layer.values.numel() == 0 for layer in made.layers)
+    assert not made._addresses.any() and made.blocks == 0
     made.allocate(3)
     assert made.layers[0].keys.shape[0] == 3
+
+
+# Who has which blocks
+
+
+def manager(blocks=9):
+    return BlockManager(blocks, 4)
+
+
+def tokens(*values):
+    return np.array(values, dtype=np.int64)
+
+
+def test_a_beginning_is_found_as_far_as_whole_blocks_hold_it_and_the_last_token_is_left():
+    blocks = manager()
+    first = blocks.take(3)
+    blocks.remember(tokens(*range(10)), first)  # the third block is not full
+    assert blocks.match(tokens(*range(12))) == first[:2]
+    assert blocks.match(tokens(*range(9))) == first[:2]
+    assert blocks.match(tokens(*range(8))) == first[:1]  # the logits after its last token are wanted
+    assert blocks.match(tokens(0, 1, 2, 3, 9, 9, 9, 9, 9)) == first[:1]
+    assert blocks.match(tokens(4, 5, 6, 7, 8)) == []  # the same tokens, but after others
+
+
+def test_what_nobody_has_is_kept_until_no_empty_block_is_left_and_the_end_goes_first():
+    blocks = manager(5)
+    assert blocks.total == blocks.free == 4, "block 0 belongs to nobody"
+    old = blocks.take(3)
+    blocks.remember(tokens(*range(12)), old)
+    blocks.release(old)
+    assert (blocks.free, blocks.cached, blocks.empty, blocks.used) == (4, 3, 1, 0)
+    blocks.take(2)  # the empty one, then the last block of the sequence
+    assert blocks.match(tokens(*range(13))) == old[:2]
+    blocks.take(2)
+    assert blocks.match(tokens(*range(13))) == [] and blocks.cached == 0
+
+
+def test_what_was_written_twice_is_shared_once():
+    blocks = manager()
+    one, two = blocks.take(2), blocks.take(2)
+    for held in (one, two):
+        blocks.remember(tokens(*range(8)), held)
+    assert blocks.match(tokens(*range(9))) == one
+    blocks.release(two)
+    assert blocks.cached == 0  # nothing would ever find them
+
+
+def test_forgetting_leaves_blocks_to_their_holders():
+    blocks = manager()
+    kept, mine = blocks.take(1), blocks.take(1)
+    blocks.remember(tokens(1, 2, 3, 4), kept)
+    blocks.remember(tokens(5, 6, 7, 8), mine)
+    blocks.release(kept)
+    blocks.forget()
+    assert blocks.match(tokens(5, 6, 7, 8, 9)) == [] and blocks.cached == 0 and blocks.used == 1
+    blocks.release(mine)
+    assert blocks.free == blocks.total and blocks.cached == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 14)), max_size=60))
+def test_no_block_is_lost_or_given_twice(steps):
+    """Sequences over an alphabet of one token per stem come and go; those that match share."""
+    blocks = manager(12)
+    running: list[tuple[np.ndarray, list[int]]] = []
+    for stem, length in steps:
+        line = np.full(length, stem)
+        found = blocks.match(line)
+        needed = -(-length // 4) - len(found)
+        blocks.share(found)
+        if blocks.free < needed:
+            blocks.release(found)
+            if running:
+                blocks.release(running.pop(0)[1])
+            continue
+        own = found + blocks.take(needed)
+        blocks.remember(line, own)
+        running.append((line, own))
+        held = {block for _, held in running for block in held}
+        assert 0 not in held and blocks.used == len(held)
+        for other, theirs in running:  # a block is shared only where the tokens agree up to its end
+            for i, (a, b) in enumerate(zip(own, theirs, strict=False)):
+                assert a != b or (other[: 4 * i + 4] == line[: 4 * i + 4]).all()
+    for _, own in running:
+        blocks.release(own)
+    assert blocks.used == 0
+    blocks.forget()
+    assert blocks.empty == blocks.total

@@ -12,23 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from burnish.models.tiny import byte_tokenizer
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.native.engine import NativeEngine
+from tests.rollout.asking import passes as turns
+from tests.rollout.asking import start
 from tests.rollout.native.exact import check_exact, random_prompts
 from tests.rollout.native.models import build, very_tiny
 
 CONTEXT = 64
-WINDOW = 6
 STEMS = random_prompts(3, seed=11, shortest=17, longest=21)
 prompts = st.builds(
     lambda stem, length, tail: [*STEMS[stem][:length], *tail],
@@ -126,11 +121,7 @@ class Load(RuleBasedStateMachine):
 
     @rule(passes=st.one_of(st.integers(1, 5), st.integers(1, 150)))
     def let_the_loop_turn(self, passes):
-        async def turn():
-            for _ in range(passes):
-                await asyncio.sleep(0)
-
-        self.loop.run_until_complete(turn())
+        self.loop.run_until_complete(turns(passes))
 
     @precondition(lambda self: self.tasks)
     @rule(data=st.data())
@@ -210,15 +201,11 @@ class Load(RuleBasedStateMachine):
             self.loop.close()
 
 
-class LoadOfModules(Load):
-    """The same through the module's own layers."""
-
-    fused = False
-
-
-@pytest.mark.parametrize("machine,examples", [(Load, 30), (LoadOfModules, 10)], ids=["fused", "module"])
-def test_whatever_comes_and_goes(machine, examples):
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=24, deadline=None))
+@pytest.mark.parametrize("fused,examples", [(True, 30), (False, 10)], ids=["fused", "module"])
+def test_whatever_comes_and_goes(fused, examples):
+    """Through the fused decoder, and through the module's own layers."""
+    machine = type("Load", (Load,), {"fused": fused})
+    run_machine(machine, settings=settings(max_examples=examples, stateful_step_count=24, deadline=None))
 
 
 def random_load(count, seed, stems, longest, most, usual=10):
@@ -252,9 +239,7 @@ def test_thousands_of_requests(native, one_by_one, count, ahead):
                 asyncio.get_running_loop().call_soon(engine.abort, str(i))
 
         watched = on_token if i in leaving else None
-        completion = await engine.generate(
-            Request(prompt, sampling, request_id=str(i), order=(i // 7,)), on_token=watched
-        )
+        completion = await start(engine, str(i), prompt, sampling, (i // 7,), watched)
         assert watched is None or seen == completion.token_ids
         return completion
 
@@ -263,8 +248,7 @@ def test_thousands_of_requests(native, one_by_one, count, ahead):
         for i, request in enumerate(requests):
             tasks.append(asyncio.create_task(one(i, *request)))
             if rng.random() < 0.02:  # arrivals in bursts, while others run
-                for _ in range(int(rng.integers(1, 40))):
-                    await asyncio.sleep(0)
+                await turns(int(rng.integers(1, 40)))
         return await asyncio.gather(*tasks)
 
     completions = asyncio.run(main())

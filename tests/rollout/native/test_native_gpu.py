@@ -1,4 +1,7 @@
-"""The core of the other files on a CUDA device: kernels, graphs, the pool at another address, and bfloat16."""
+"""The core of the other files on a CUDA device: kernels, graphs, the pool at another address, and bfloat16.
+
+`test_architectures.py` runs there too.
+"""
 
 import asyncio
 import time
@@ -8,57 +11,18 @@ import pytest
 import torch
 
 from burnish.errors import RolloutError
-from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf.engine import HFEngine
-from tests.rollout.native.exact import (
-    check_exact,
-    difference_to_training,
-    greedy,
-    random_prompts,
-    random_requests,
-)
-from tests.rollout.native.models import CONTEXT, FAMILIES, FUSED, build, family, very_tiny
+from burnish.rollout.base import Sampling
+from tests.rollout.asking import start
+from tests.rollout.native.exact import check_exact, difference_to_training, greedy, random_prompts, random_requests
+from tests.rollout.native.models import CONTEXT, build, family, very_tiny
+from tests.rollout.native.test_architectures import PROMPTS, SHORT
 from tests.rollout.native.test_load import random_load
+from tests.rollout.native.test_weights import optimiser_step
 
 pytestmark = pytest.mark.gpu
-NEW = 24
-SHORT, LONG, OTHER = (random_prompts(1, seed, length, length)[0] for seed, length in ((1, 4), (2, 33), (3, 17)))
-PROMPTS = [SHORT, LONG, OTHER, SHORT, LONG, SHORT]
-WAYS = [(name, fused) for name in FAMILIES for fused in ([True, False] if name in FUSED else [True])]
-both_ways = pytest.mark.parametrize("name,fused", WAYS, ids=[f"{n}-{'fused' if f else 'module'}" for n, f in WAYS])
+fused_or_not = pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
 graphs_on_off = pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
 FREE = Sampling(max_tokens=20, ignore_eos=True)
-
-
-@pytest.fixture(autouse=True)
-def exact_products():
-    """Products in float32 are computed in float32, not in TF32."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-@both_ways
-def test_greedy_equals_transformers_generate(native, name, fused):
-    module = family(name).cuda()
-    expected = {tuple(prompt): greedy(module, prompt, NEW) for prompt in (SHORT, LONG, OTHER)}
-    engine = native(module, fused=fused, max_num_batched_tokens=16)
-    requests = [(prompt, Sampling(temperature=0, max_tokens=NEW)) for prompt in PROMPTS]
-    assert [c.token_ids for c in engine.run(requests)] == [expected[tuple(prompt)] for prompt in PROMPTS]
-    assert engine.run(requests[1:2])[0].token_ids == expected[tuple(LONG)]
-
-
-@both_ways
-def test_sampled_tokens_and_log_probs_equal_a_plain_forward(native, name, fused):
-    module = family(name).cuda()
-    requests = [
-        (prompt, replace(FREE, temperature=temperature, seed=seed))
-        for seed, prompt in enumerate(PROMPTS)
-        for temperature in (0.7, 1.0, 1.4)
-    ]
-    checked = check_exact(module, requests, native(module, fused=fused).run(requests), context=CONTEXT, atol=2e-5)
-    assert checked.near_ties <= 1
 
 
 @pytest.mark.parametrize("kind", [{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1, "temperature": 0.8}])
@@ -66,14 +30,15 @@ def test_tokens_are_those_of_the_cpu(native, module, kind):
     """Same seeds, same noise: only a near-tie may make a difference."""
     requests = [(prompt, replace(FREE, seed=seed, **kind)) for seed, prompt in enumerate(random_prompts(40, seed=6))]
     here = native(module).run(requests)
-    there = native(family("qwen2").cuda()).run(requests)
+    there, again = (native(family("qwen2").cuda()).run(requests) for _ in range(2))
+    assert there == again, "bit for bit"
     same = sum(one.token_ids == other.token_ids for one, other in zip(here, there, strict=True))
     assert same >= 39
     check_exact(module, requests, there, context=CONTEXT, atol=2e-5)
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_num_seqs": 5}, {"ahead": 0}, {"ahead": 4}, {"blocks": 10}])
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
+@fused_or_not
 def test_graphs_change_nothing(native, fused, settings):
     module = family("qwen2").cuda()
     requests = random_requests(30, seed=7)
@@ -85,12 +50,6 @@ def test_graphs_change_nothing(native, fused, settings):
         assert [(c.finish_reason, c.stop) for c in got] == [(c.finish_reason, c.stop) for c in expected]
         for one, other in zip(got, expected, strict=True):
             assert one.log_probs == pytest.approx(other.log_probs, abs=2e-5)
-
-
-def test_a_repeated_run_is_the_same_bit_for_bit(native):
-    module = family("qwen2").cuda()
-    requests = random_requests(30, seed=8)
-    assert native(module).run(requests) == native(module).run(requests)
 
 
 def test_stops_and_limits(native, tokenizer):
@@ -116,8 +75,8 @@ def test_stops_and_limits(native, tokenizer):
 
 
 @graphs_on_off
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
-def test_load_with_preemption(native, tokenizer, generate_all, fused, graphs):
+@fused_or_not
+def test_load_with_preemption(native, one_by_one, fused, graphs):
     module = very_tiny(context=256).cuda()
     engine = native(module, blocks=40, max_num_seqs=64, max_num_batched_tokens=128, ahead=2, fused=fused, graphs=graphs)
     stems = random_prompts(12, seed=4, shortest=20, longest=50)
@@ -131,9 +90,7 @@ def test_load_with_preemption(native, tokenizer, generate_all, fused, graphs):
             if len(seen) == 3:
                 engine.abort(str(i))
 
-        return await engine.generate(
-            Request(prompt, sampling, request_id=str(i), order=(i // 7,)), on_token=on_token if i % 20 == 0 else None
-        )
+        return await start(engine, str(i), prompt, sampling, (i // 7,), on_token if i % 20 == 0 else None)
 
     async def main():
         tasks = []
@@ -151,7 +108,7 @@ def test_load_with_preemption(native, tokenizer, generate_all, fused, graphs):
     assert checked.near_ties <= 5
     assert stats["preemptions"] > 0 and stats["shared_tokens"] > 0 and stats["prefix_hit_tokens"] > 0
     few = range(0, 1500, 97)
-    alone = generate_all(HFEngine(module, tokenizer, max_num_seqs=1), [requests[i] for i in few])
+    alone = one_by_one(module, [requests[i] for i in few])
     same = sum(
         completions[i].token_ids == one.token_ids[: len(completions[i].token_ids)]
         for i, one in zip(few, alone, strict=True)
@@ -181,7 +138,7 @@ def wide(layers=4):
     )
 
 
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
+@fused_or_not
 @pytest.mark.parametrize("make", [lambda: family("qwen2").to(torch.bfloat16), wide], ids=["tiny", "wide"])
 def test_bfloat16_log_probs_are_near_those_of_training(native, make, fused):
     module = make().cuda()
@@ -224,25 +181,12 @@ def test_after_an_optimiser_step_graphs_read_the_new_weights(native, graphs):
     before = [c.token_ids for c in engine.run(requests)]
     where = [parameter.data_ptr() for parameter in module.parameters()]
     for version in (1, 2):
-        ids = torch.tensor([list(range(5, 40))], device="cuda")
-        optimiser = torch.optim.SGD(module.parameters(), lr=0.5)
-        module(ids, labels=ids).loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimiser_step(module)
         engine.publish(None, version)
         assert [parameter.data_ptr() for parameter in module.parameters()] == where
         after = [c.token_ids for c in engine.run(requests)]
         assert after == [greedy(module, prompt, 20, eos_token_id=None) for prompt in PROMPTS] and after != before
         before = after
-
-
-def test_a_moved_parameter_is_named(native):
-    module = family("qwen2").cuda()
-    engine = native(module)
-    weight = module.model.norm.weight
-    weight.data = weight.data.clone() * 1.5
-    with pytest.raises(RolloutError, match=r"model\.norm\.weight"):
-        engine.publish(None, 1)
 
 
 def test_abort_and_cancel_on_the_device(native):
@@ -251,12 +195,7 @@ def test_abort_and_cancel_on_the_device(native):
     whole = engine.run([(SHORT, replace(FREE, max_tokens=60))])[0]
 
     async def main():
-        tasks = [
-            asyncio.create_task(
-                engine.generate(Request(SHORT, replace(FREE, max_tokens=60, seed=seed), request_id=str(seed)))
-            )
-            for seed in range(3)
-        ]
+        tasks = [start(engine, str(seed), SHORT, replace(FREE, max_tokens=60, seed=seed)) for seed in range(3)]
         before = engine.stats()["generated_tokens"]
         while engine.stats()["generated_tokens"] < before + 15:
             await asyncio.sleep(0)

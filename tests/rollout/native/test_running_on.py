@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from burnish.errors import RolloutError
-from burnish.rollout.base import Request, Sampling
+from burnish.rollout.base import Sampling
 from burnish.rollout.engine_loop import EngineLoop
+from tests.rollout.asking import passes, polled, start
 from tests.rollout.native.exact import check_exact, random_requests
 from tests.rollout.native.models import CONTEXT, family
 
 PASSES = 24  # of the event loop between two publishes: a few steps of the engine
+SIXTY = Sampling(max_tokens=60, ignore_eos=True)
 
 
 def other_weights(module, seed):
@@ -27,18 +29,14 @@ def other_weights(module, seed):
     return changed
 
 
-def run_on(engine, requests, published, *, tell=None, passes=PASSES):
+def run_on(engine, requests, published, *, tell=None, count=PASSES):
     """Completions of requests during which the state of each module of `published` is published, in its turn."""
 
     async def main():
-        calls = [
-            engine.generate(Request(prompt, sampling, request_id=str(i), order=(i,)), on_token=tell and tell(i))
-            for i, (prompt, sampling) in enumerate(requests)
-        ]
+        calls = [start(engine, str(i), *request, (i,), tell and tell(i)) for i, request in enumerate(requests)]
         waiting = asyncio.gather(*calls)
         for version, module in published.items():
-            for _ in range(passes):
-                await asyncio.sleep(0)
+            await passes(count)
             engine.publish([module.state_dict()], version)
         return await waiting
 
@@ -63,16 +61,6 @@ def test_each_token_is_of_the_weights_that_its_version_names(native, settings):
         assert completion.policy_version == min(seen)
 
 
-def test_the_same_weights_again_change_nothing_but_the_version(native):
-    module = family("qwen2")
-    same = copy.deepcopy(module)
-    requests = random_requests(16, seed=6, most=40)
-    expected = native(module).run(requests)
-    completions = run_on(native(module), requests, {1: same, 2: same})
-    assert [c.token_ids for c in completions] == [c.token_ids for c in expected]
-    assert {version for c in completions for version in c.token_versions()} == {0, 1, 2}
-
-
 def test_tokens_are_reported_once_and_stop_strings_are_found_across_a_publish(native, tokenizer):
     module = family("qwen2")
     same, told = copy.deepcopy(module), {}
@@ -87,9 +75,9 @@ def test_tokens_are_reported_once_and_stop_strings_are_found_across_a_publish(na
         return lambda token, _: told.setdefault(i, []).append(token)
 
     [expected] = native(module).run(requests)
-    for passes in range(10, 60, 4):  # so that a publish falls into the stop string as well
+    for count in range(10, 60, 4):  # so that a publish falls into the stop string as well
         told.clear()
-        [completion] = run_on(native(module), requests, {1: same}, tell=tell, passes=passes)
+        [completion] = run_on(native(module), requests, {1: same}, tell=tell, count=count)
         assert completion.token_ids == expected.token_ids == told[0] and completion.stop == stop
 
 
@@ -103,10 +91,8 @@ def test_no_request_continues_with_half_updated_weights(native):
         raise OSError("the network is gone")
 
     async def main():
-        sampling = Sampling(max_tokens=60, ignore_eos=True)
-        tasks = [asyncio.create_task(engine.generate(Request([5, 6], sampling, request_id=name))) for name in "ab"]
-        for _ in range(PASSES * 3):
-            await asyncio.sleep(0)
+        tasks = [start(engine, name, sampling=SIXTY) for name in "ab"]
+        await passes(PASSES * 3)
         with pytest.raises(OSError, match="the network is gone"):
             engine.publish(half(), 1)
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -149,11 +135,9 @@ def test_from_another_thread_as_the_engine_generates(native, monkeypatch, ahead)
     monkeypatch.setattr(loop, "_hand_over", handed_over)
 
     async def main():
-        calls = [loop.generate(Request(*asked, request_id=str(i), order=(i,))) for i, asked in enumerate(requests)]
-        waiting = asyncio.gather(*calls)
+        waiting = asyncio.gather(*[start(loop, str(i), *asked, (i,)) for i, asked in enumerate(requests)])
         for number in (1, 2, 3):
-            while loop.stats()["generated_tokens"] < 60 * number:
-                await asyncio.sleep(0.001)
+            await polled(lambda number=number: loop.stats()["generated_tokens"] >= 60 * number)
             await asyncio.to_thread(loop.publish, [versions[number].state_dict()], number)
         return await waiting
 
@@ -168,10 +152,8 @@ def test_a_request_that_ends_as_weights_change_and_one_that_is_aborted_after(nat
     engine, same = native(module), copy.deepcopy(module)
 
     async def main():
-        sampling = Sampling(max_tokens=60, ignore_eos=True)
-        tasks = [asyncio.create_task(engine.generate(Request([5, 6], sampling, request_id=name))) for name in "ab"]
-        for _ in range(PASSES * 3):
-            await asyncio.sleep(0)
+        tasks = [start(engine, name, sampling=SIXTY) for name in "ab"]
+        await passes(PASSES * 3)
         engine.publish([same.state_dict()], 1)
         engine.abort("a")
         return await asyncio.gather(*tasks)

@@ -1,14 +1,13 @@
 """What is handed out: admission in order, pieces of prompts, forks, growth, preemption, dense rows, gathering."""
 
 import numpy as np
-import pytest
 
+from burnish.rollout.admission import RequestState
 from burnish.rollout.base import Sampling
-from burnish.rollout.native.block_manager import BlockManager
 from burnish.rollout.native.graphs import batch_size
+from burnish.rollout.native.kv_pool import BlockManager
 from burnish.rollout.native.scheduler import Scheduler
 from burnish.rollout.native.sequence import History, Sequence
-from burnish.rollout.request import RequestState
 
 
 class Answer:
@@ -65,27 +64,6 @@ def test_without_pieces_a_prompt_waits_until_it_fits_or_is_alone():
     assert [(c.start, c.stop) for c in scheduler.prefill().chunks] == [(0, 25)] and long.row is not None
 
 
-@pytest.mark.parametrize("length", [8, 10])
-def test_equal_prompts_are_read_once_and_only_a_block_that_is_not_full_is_copied(length):
-    scheduler = make()
-    group = [add(scheduler, place, list(range(length))) for place in range(3)]
-    work = scheduler.prefill()
-    assert work.token_count == length and work.sampled == group and scheduler.shared_tokens == 2 * length
-    assert len({tuple(sequence.blocks[:2]) for sequence in group}) == 1
-    last = [sequence.blocks[2:] for sequence in group]
-    assert work.copies == [(last[0][0], block) for (block,) in last[1:]] if length == 10 else last == [[], [], []]
-
-
-def test_cached_prefix_is_not_prefilled_again():
-    scheduler = make()
-    first = add(scheduler, 1, list(range(9)))
-    scheduler.prefill()
-    land(scheduler, [first], token=9)
-    scheduler.end(first)
-    add(scheduler, 2, list(range(12)))
-    assert [(c.start, c.stop) for c in scheduler.prefill().chunks] == [(8, 12)] and scheduler.reused_tokens == 8
-
-
 def test_rows_grow_by_all_they_need_where_there_is_plenty_and_by_one_block_where_there_is_not():
     for blocks, gets in ((100, 4), (6, 1)):
         scheduler = make(blocks=blocks)
@@ -121,7 +99,7 @@ def test_rows_are_moved_into_holes_when_the_batch_gets_smaller_by_it():
     assert scheduler.decode().size == 12
     scheduler.end(sequences[2])
     work = scheduler.decode()
-    assert work.moves == [(8, 2)] and work.size == 8 and sequences[8].row == 2 and scheduler.stopped == [2]
+    assert work.moves == [(8, 2)] and work.size == 8 and sequences[8].row == 2 and work.stopped == [2]
     scheduler.end(sequences[0])
     assert scheduler.decode().moves == []  # seven rows are run as eight
 

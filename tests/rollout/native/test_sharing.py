@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from burnish.rollout.base import Request, Sampling
+from burnish.rollout.base import Sampling
+from tests.rollout.asking import passes, start
 from tests.rollout.native.exact import check_exact, random_prompts
 from tests.rollout.native.models import CONTEXT, family
 
@@ -39,26 +40,18 @@ def test_a_group_reads_its_prompt_once(native, module, length, settings):
     check_exact(module, requests, completions, context=CONTEXT)
 
 
-def test_a_group_whose_prompt_is_cut_reads_it_once(native, module):
-    requests = [(prompt_of(30), replace(FREE, seed=seed)) for seed in range(4)]
-    completions, (computed, shared, found) = reading(native(module, block_size=S, max_num_batched_tokens=8), requests)
-    assert computed < 2 * 30 and shared + found == 4 * 30 - computed
-    check_exact(module, requests, completions, context=CONTEXT)
-
-
-def test_groups_of_several_prompts(native, module):
+def test_several_groups_and_one_larger_than_the_batch_or_whose_prompt_is_cut(native, module):
     prompts = [prompt_of(length, seed=length) for length in (5, 16, 23)]
     requests = [(prompt, replace(FREE, seed=seed)) for seed in range(4) for prompt in prompts]
     completions, read = reading(native(module, block_size=S), requests)
     assert read == (5 + 16 + 23, 3 * (5 + 16 + 23), 0)
-    check_exact(module, requests, completions, context=CONTEXT)
-
-
-def test_a_group_larger_than_the_batch_finds_its_prompt_again(native, module):
-    requests = [(prompt_of(20), replace(FREE, seed=seed)) for seed in range(6)]
-    completions, (computed, _, found) = reading(native(module, block_size=S, max_num_seqs=2), requests)
-    assert found > 0 and computed < 6 * 20 / 2
-    check_exact(module, requests, completions, context=CONTEXT)
+    large = [(prompt_of(20), replace(FREE, seed=seed)) for seed in range(6)]
+    more, (computed, _, found) = reading(native(module, block_size=S, max_num_seqs=2), large)
+    assert found > 0 and computed < 6 * 20 / 2, "it finds its prompt again"
+    cut = [(prompt_of(30), replace(FREE, seed=seed)) for seed in range(4)]
+    last, (computed, shared, found) = reading(native(module, block_size=S, max_num_batched_tokens=8), cut)
+    assert computed < 2 * 30 and shared + found == 4 * 30 - computed
+    check_exact(module, requests + large + cut, completions + more + last, context=CONTEXT)
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
@@ -76,53 +69,38 @@ def test_a_continuation_reuses_whole_blocks_of_its_prefix(native, module, ahead)
     check_exact(module, [(second, FREE), (third, FREE)], completions + more, context=CONTEXT)
 
 
-@pytest.mark.parametrize("length", range(18, 22))
-def test_the_last_token_of_a_completion_has_no_keys_and_values_yet(native, module, length):
-    """It was sampled, but never fed: a block that it would fill is not whole."""
-    engine = native(module, block_size=S)
-    (first,), _ = reading(engine, [(prompt_of(length), FREE)])
-    second = [*prompt_of(length), *first.token_ids, 9, 10]
-    completions, (_, _, found) = reading(engine, [(second, FREE)])
-    assert found == (length + len(first.token_ids) - 1) // S * S
-    check_exact(module, [(second, FREE)], completions, context=CONTEXT)
-
-
-@pytest.mark.parametrize("length", [S, S + 1, 2 * S, 2 * S + 1])
-def test_the_same_prompt_again_still_computes_its_last_token(native, module, length):
+@pytest.mark.parametrize("length", [S, S + 1, 2 * S, 2 * S + 1, 18, 19, 20, 21])
+def test_a_last_token_is_computed_again(native, module, length):
+    """That of a prompt for its logits; that of a completion was never fed, so a block that it would fill is not
+    whole."""
     engine = native(module, block_size=S)
     request = (prompt_of(length), FREE)
     (first,), _ = reading(engine, [request])
     (again,), (computed, _, found) = reading(engine, [request])
     assert found == (length - 1) // S * S and computed == length - found > 0
     assert again.token_ids == first.token_ids
-    check_exact(module, [request], [again], context=CONTEXT)
+    second = ([*prompt_of(length), *first.token_ids, 9, 10], FREE)
+    (after,), (_, _, found) = reading(engine, [second])
+    assert found == (length + len(first.token_ids) - 1) // S * S
+    check_exact(module, [request, second], [again, after], context=CONTEXT)
 
 
-def test_a_prefix_that_differs_in_one_token_is_another(native, module):
-    engine = native(module, block_size=S)
-    prompt = prompt_of(3 * S + 2)
+def test_a_prefix_that_differs_in_one_token_or_lies_elsewhere_is_another(native, module):
+    engine, block = native(module, block_size=S), prompt_of(S)
+    prompt = [*block, *block, *block, 5, 6]
     engine.run([(prompt, FREE)])
+    others = [(0, [*prompt_of(S, seed=1), *block, *block, 5])]  # equal blocks, after another one
     for place, blocks in ((0, 0), (S - 1, 0), (S, 1), (2 * S, 2), (3 * S, 3)):
-        other = [*prompt[:place], (prompt[place] + 1) % 256 + 3, *prompt[place + 1 :]]
+        others.append((blocks, [*prompt[:place], (prompt[place] + 1) % 256 + 3, *prompt[place + 1 :]]))
+    for blocks, other in others:
         completions, (_, _, found) = reading(engine, [(other, FREE)])
         assert found == blocks * S
         check_exact(module, [(other, FREE)], completions, context=CONTEXT)
 
 
-def test_equal_blocks_at_other_places_are_not_shared(native, module):
-    engine = native(module, block_size=S)
-    block = prompt_of(S)
-    engine.run([(block * 3 + [5], FREE)])
-    swapped = [*prompt_of(S, seed=1), *block, *block, 5]
-    completions, (_, _, found) = reading(engine, [(swapped, FREE)])
-    assert found == 0
-    check_exact(module, [(swapped, FREE)], completions, context=CONTEXT)
-
-
-def test_without_prefix_caching_nothing_is_kept(native, module):
-    engine = native(module, block_size=S, prefix_caching=False)
-    request = (prompt_of(20), FREE)
-    assert reading(engine, [request])[1] == reading(engine, [request])[1] == (20, 0, 0)
+def test_without_caching_nothing_is_shared_later(native, module):
+    engine, request = native(module, block_size=S, prefix_caching=False), (prompt_of(S), FREE)
+    assert reading(engine, [request])[1] == reading(engine, [request])[1] == (S, 0, 0)
     assert engine.stats()["kv_blocks_cached"] == 0
 
 
@@ -139,13 +117,12 @@ def test_what_is_cached_makes_room_when_it_is_needed(native, module):
 def test_aborted_work_is_not_mistaken_for_finished_work(native, module):
     """Half of a prompt may have been read when a request leaves; the next one must not believe in the other half."""
     prompt = prompt_of(40)
-    for passes in (5, 20, 25, 30, 40, 60):
+    for count in (5, 20, 25, 30, 40, 60):
         engine = native(module, block_size=S, max_num_batched_tokens=8, ahead=2)
 
-        async def leave(engine=engine, passes=passes):
-            task = asyncio.create_task(engine.generate(Request(prompt, FREE, request_id="a")))
-            for _ in range(passes):
-                await asyncio.sleep(0)
+        async def leave(engine=engine, count=count):
+            task = start(engine, "a", prompt, FREE)
+            await passes(count)
             engine.abort("a")
             return await task
 

@@ -1,6 +1,7 @@
 """What burnish's keys mean to SGLang, and where it is refused; without SGLang."""
 
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,18 +11,19 @@ from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, NotAvailable
 from burnish.rollout import make_engine
 from burnish.rollout.hosted import spec
-from burnish.rollout.hosted.arguments import environment, token_bytes
-from burnish.rollout.sglang.arguments import VARIABLES, engine_arguments, signed
+from burnish.rollout.hosted.spec import token_bytes
+from burnish.rollout.sglang.engine import SGLangEngine, signed
 from burnish.rollout.sglang.spec import KV_BYTES, SPEC, kv_tokens
 
 MODEL = Qwen2Config(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
 
 
 def arguments(tmp_path, **keys):
-    return engine_arguments(RolloutConfig(name="sglang", **keys), tmp_path, 100, "float32", MODEL)
+    engine = SimpleNamespace(context=100, dtype=torch.float32)
+    return SGLangEngine._engine_arguments(engine, RolloutConfig(name="sglang", **keys), tmp_path, MODEL)
 
 
-def test_keys_of_burnish_become_arguments(tmp_path):
+def test_keys_of_burnish_become_arguments(tmp_path, monkeypatch):
     given = arguments(
         tmp_path,
         max_num_seqs=7,
@@ -42,6 +44,8 @@ def test_keys_of_burnish_become_arguments(tmp_path):
     }
     assert wanted.items() <= given.items()
     assert arguments(tmp_path, max_num_batched_tokens=50)["chunked_prefill_size"] == 50
+    monkeypatch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")  # log-probs are scaled whatever the user has set
+    assert SGLangEngine._process_environment(None, tmp_path)["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -75,42 +79,17 @@ def test_seeds_keep_their_bits(seed):
     assert signed(seed) % 2**64 == seed
 
 
-def test_log_probs_are_scaled_whatever_the_user_has_set(monkeypatch, tmp_path):
-    monkeypatch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
-    assert environment(tmp_path, {}, VARIABLES)["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "0"
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    """`installed(version)`: as if that SGLang were there."""
-
-    def there(version):
-        monkeypatch.setattr(spec, "find_spec", lambda name: name)
-        monkeypatch.setattr(spec, "version", lambda name: version)
-
-    return there
-
-
-def test_an_old_sglang_is_refused(installed):
-    installed("0.4.10.post2")
-    with pytest.raises(ConfigError, match=r"needs SGLang 0\.5\.23 or newer, and 0\.4\.10\.post2 is.*name=native"):
-        SPEC.check_installed("rollout.name=sglang", "rollout.name=")
-
-
-def test_the_tested_sglang_and_one_of_unknown_version_are_taken(installed, monkeypatch):
-    installed("0.5.23")
-    SPEC.check_installed("rollout.name=sglang", "rollout.name=")
-
+def test_which_sglang_is_taken_and_where(tokenizer, monkeypatch):
     def unknown(name):
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(spec, "version", unknown)
-    SPEC.check_installed("rollout.name=sglang", "rollout.name=")
-
-
-def test_a_model_that_is_not_on_a_cpu_is_refused(installed, tokenizer):
-    """Before any process is started."""
-    installed("0.5.23")
-    module = torch.nn.Linear(2, 2, device="meta")
+    monkeypatch.setattr(spec, "find_spec", lambda name: name)
+    monkeypatch.setattr(spec, "version", lambda name: "0.4.10.post2")
+    with pytest.raises(ConfigError, match=r"needs SGLang 0\.5\.23 or newer, and 0\.4\.10\.post2 is.*name=native"):
+        SPEC.check_installed("rollout.name=sglang", "rollout.name=")
+    for version in (unknown, lambda name: "0.5.23"):
+        monkeypatch.setattr(spec, "version", version)
+        SPEC.check_installed("rollout.name=sglang", "rollout.name=")
+    module = torch.nn.Linear(2, 2, device="meta")  # not on a CPU: before any process is started
     with pytest.raises(NotAvailable, match="on a GPU .*: SGLang was run with burnish on a CPU only"):
         make_engine("sglang", module, tokenizer, RolloutConfig(name="sglang"))

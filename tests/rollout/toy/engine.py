@@ -7,8 +7,7 @@ from torch import nn
 
 from burnish.rollout.admission import Admitting
 from burnish.rollout.base import Completion, Request, RolloutStats, uniforms
-from burnish.rollout.in_process import evaluating
-from burnish.rollout.sampler import sample
+from burnish.rollout.in_process import evaluating, sample
 
 
 class ToyEngine(Admitting):

@@ -5,27 +5,28 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import Qwen2Config
 
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, RolloutError
 from burnish.rollout import make_engine
+from burnish.rollout.admission import RequestState
 from burnish.rollout.base import Sampling
 from burnish.rollout.hosted import spec
-from burnish.rollout.hosted.arguments import environment, token_bytes
-from burnish.rollout.vllm.arguments import (
-    check_sampling,
-    engine_arguments,
-    part_seed,
-    sampling_arguments,
-    variables,
-)
+from burnish.rollout.hosted.spec import token_bytes
+from burnish.rollout.vllm.engine import VLLMEngine
+from burnish.rollout.vllm.host import part_seed
 from burnish.rollout.vllm.spec import SPEC, kv_gib
-
-FOLDER = Path("/some/where")
 
 
 def mapped(**keys):
-    return engine_arguments(RolloutConfig(**keys), FOLDER, 2048, "bfloat16")
+    engine = SimpleNamespace(context=2048, dtype=torch.bfloat16)
+    return VLLMEngine._engine_arguments(engine, RolloutConfig(**keys), Path("/some/where"), Qwen2Config())
+
+
+def asked(sampling):
+    return VLLMEngine._request_arguments(None, RequestState("r", [3], sampling, 9, frozenset([9, 3]), None, None))
 
 
 def test_keys_become_arguments():
@@ -43,24 +44,16 @@ def test_keys_become_arguments():
     wanted |= dict(gpu_memory_utilization=0.3, enforce_eager=True, enable_prefix_caching=False, tensor_parallel_size=1)
     wanted |= dict(enable_sleep_mode=False, enable_chunked_prefill=True, block_size=32, seed=4)
     assert arguments.items() >= wanted.items()
-
-
-def test_several_workers_are_processes_of_vllm_itself():
-    arguments = mapped(tensor_model_parallel_size=2)
+    arguments = mapped(tensor_model_parallel_size=2)  # several workers are processes of vLLM itself
     assert (arguments["tensor_parallel_size"], arguments["distributed_executor_backend"]) == (2, "mp")
-
-
-def test_a_prompt_that_is_not_cut_fits_one_pass():
-    assert mapped(enable_chunked_prefill=False, max_num_batched_tokens=512)["max_num_batched_tokens"] == 2048
+    uncut = mapped(enable_chunked_prefill=False, max_num_batched_tokens=512)  # a prompt fits one pass
+    assert uncut["max_num_batched_tokens"] == 2048
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (
-            "tensor_parallel_size",
-            r"engine_kwargs\.vllm\.tensor_parallel_size: set rollout\.tensor_model_parallel_size",
-        ),
+        ("tensor_parallel_size", r"kwargs\.vllm\.tensor_parallel_size: set rollout\.tensor_model_parallel_size"),
         ("load_format", r"engine_kwargs\.vllm\.load_format: burnish sets it itself"),
         ("model", "burnish sets it itself"),
         ("kv_offloading_size", r"vllm\.kv_offloading_size: vLLM was never run with it here.*taken are block_"),
@@ -85,7 +78,7 @@ def test_arguments_that_are_not_the_users_are_refused(name, words):
     ],
 )
 def test_sampling_becomes_parameters(sampling, wanted):
-    arguments = sampling_arguments(sampling, frozenset([9, 3]))
+    arguments = asked(sampling)
     assert arguments.items() >= wanted.items()
     assert (arguments["stop_token_ids"], arguments["ignore_eos"], arguments["detokenize"]) == ([3, 9], True, False)
 
@@ -93,8 +86,7 @@ def test_sampling_becomes_parameters(sampling, wanted):
 @pytest.mark.parametrize("temperature", [0.005, 2.1])
 def test_temperatures_that_vllm_changes_are_refused(temperature):
     with pytest.raises(RolloutError, match=f"request r: temperature {temperature:g}: vLLM takes 0"):
-        check_sampling(Sampling(temperature=temperature), "r")
-    check_sampling(Sampling(temperature=0), "r")
+        asked(Sampling(temperature=temperature))
 
 
 def test_seeds_are_of_63_bits_and_differ_by_part():
@@ -107,9 +99,9 @@ def test_the_environment_is_the_users_and_their_own_settings_stay(monkeypatch, t
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "auto")
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     before = dict(os.environ)
-    found = environment(tmp_path, variables(3), {"HOME": "/nowhere"})
+    found = VLLMEngine._process_environment(SimpleNamespace(_kv_gib=3), tmp_path)
     assert (found["VLLM_CPU_OMP_THREADS_BIND"], found["VLLM_CPU_KVCACHE_SPACE"]) == ("auto", "3")
-    assert (found["PATH"], found["TMPDIR"], found["HOME"]) == (os.environ["PATH"], str(tmp_path), "/nowhere")
+    assert (found["PATH"], found["TMPDIR"]) == (os.environ["PATH"], str(tmp_path))
     assert dict(os.environ) == before
 
 
@@ -126,5 +118,5 @@ def test_memory_for_keys_and_values_is_what_is_needed_within_bounds():
 
 def test_without_vllm_no_process_is_started(module, tokenizer, monkeypatch):
     monkeypatch.setattr(spec, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="needs the package vllm"):
+    with pytest.raises(ConfigError, match=r"needs the package vllm, .*rollout\.name=native"):
         make_engine("vllm", module, tokenizer, RolloutConfig(name="vllm"))

@@ -1,27 +1,28 @@
 """vLLM's processes killed, stopped and closed, shared out over two workers, and inside a Ray actor."""
 
-import asyncio
 import os
 import signal
 import threading
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM
 
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.models.tiny import write_tiny_model
-from burnish.rollout.base import Request, Sampling
+from burnish.rollout.base import Sampling
 from burnish.rollout.hf.engine import HFEngine
-from burnish.rollout.hosted.group import members
+from burnish.rollout.hosted.keeper import members
 from burnish.rollout.vllm.engine import VLLMEngine
-from burnish.rollout.vllm.spec import SPEC
+from tests.rollout.hosted.supervised_contract import SupervisedContract, fails_when
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 PROMPT = [58, 47, 26, 29, 6, 9]
 IDS = [(7 * i) % 250 + 3 for i in range(60)]
 HEARTBEAT_S = 20.0
+SHAPE = {"hidden_size": 64, "heads": 2}
+OWN = {"block_size": 32, "log_level": "DEBUG", "num_gpu_blocks_override": 64, "seed": 7}
+OWN |= {"prefix_caching_hash_algo": "sha256_cbor", "scheduling_policy": "priority"}
 
 
 def test_a_lost_engine_is_reported_and_renewed(start, module, buckets, pid_of, tmp_path):
@@ -36,7 +37,7 @@ def test_a_lost_engine_is_reported_and_renewed(start, module, buckets, pid_of, t
     (wanted,) = engine.run([(PROMPT, sampling)])
 
     error = fails_when(engine, lambda: os.kill(pid_of(engine, "EngineCore"), signal.SIGSTOP))
-    assert f"no sign of life for {HEARTBEAT_S:g} s" in str(error) and "last lines of" in str(error)
+    assert f"no sign of life for {HEARTBEAT_S:g} s" in error and "last lines of" in error
     assert "no sign of life" in (engine.lost() or "")
     with pytest.raises(EngineLost):
         engine.run([(PROMPT, sampling)])
@@ -48,29 +49,10 @@ def test_a_lost_engine_is_reported_and_renewed(start, module, buckets, pid_of, t
     assert renewed.run([(PROMPT, sampling)])[0].token_ids == wanted.token_ids
 
     error = fails_when(renewed, lambda: os.kill(renewed.process.pids[0], signal.SIGKILL))
-    assert "vLLM is lost" in str(error) and "last lines of" in str(error)
+    assert "vLLM is lost" in error and "last lines of" in error
     renewed.close()
     assert members(renewed.process.pid) == []
     assert not renewed.weights.path.exists() and not os.path.exists(renewed._place.name)
-
-
-def fails_when(engine, strike) -> EngineLost:
-    """The error of a request that was under way when something happened."""
-
-    async def ask():
-        begun = asyncio.Event()
-        call = asyncio.ensure_future(
-            engine.generate(
-                Request(PROMPT, Sampling(ignore_eos=True), request_id="struck"), on_token=lambda *token: begun.set()
-            )
-        )
-        await begun.wait()
-        strike()
-        with pytest.raises(EngineLost, match="request struck") as error:
-            await call
-        return error.value
-
-    return asyncio.run(ask())
 
 
 def test_two_workers_share_a_model(start, module, tokenizer, other, buckets, expected):
@@ -84,7 +66,7 @@ def test_two_workers_share_a_model(start, module, tokenizer, other, buckets, exp
         assert completion.token_ids == HFEngine(other, tokenizer).run([(PROMPT, sampling)])[0].token_ids
         assert completion.log_probs == pytest.approx(expected(other, PROMPT, completion), abs=5e-4)
         error = fails_when(engine, lambda: os.kill(engine.process.pids[1], signal.SIGKILL))
-        assert "vLLM is lost" in str(error)
+        assert "vLLM is lost" in error
     finally:
         engine.close()
     assert engine.process._used and not any(file.exists() for file in engine.process._used)
@@ -94,31 +76,9 @@ def test_a_host_that_is_killed_takes_all_with_it(start, module, buckets):
     engine = start()
     engine.publish(buckets(module), 1)
     error = fails_when(engine, lambda: os.kill(engine.process.pid, signal.SIGKILL))
-    assert "its process died: killed by SIGKILL" in str(error)
+    assert "its process died: killed by SIGKILL" in error
     engine.close()
     assert members(engine.process.pid) == []
-
-
-def test_an_output_layer_that_is_tied_follows_the_embedding(tmp_path, tokenizer, sharpen, teacher):
-    """With every argument that may be given besides."""
-    own = {"block_size": 32, "log_level": "DEBUG", "num_gpu_blocks_override": 64, "seed": 7}
-    own |= {"prefix_caching_hash_algo": "sha256_cbor", "scheduling_policy": "priority"}
-    assert set(own) == SPEC.tried
-    config = RolloutConfig(name="vllm", max_num_seqs=8, engine_kwargs={"vllm": own})
-    folder = write_tiny_model(tmp_path / "tied", hidden_size=64, heads=2)
-    module = sharpen(AutoModelForCausalLM.from_pretrained(folder))
-    assert module.lm_head.weight is module.model.embed_tokens.weight
-    engine = VLLMEngine(module, tokenizer, config, tmp_path)
-    try:
-        for version in (1, 2):
-            engine.publish([dict(module.named_parameters())], version)
-            wanted = [row[i].item() for row, i in zip(teacher(module, IDS), IDS[1:], strict=True)]
-            assert engine.log_probs_of(IDS) == pytest.approx(wanted, abs=5e-4)
-            with torch.no_grad():
-                module.model.embed_tokens.weight.mul_(1.5)
-    finally:
-        engine.close()
-    assert engine.process._used and not any(file.exists() for file in engine.process._used)
 
 
 def test_heads_that_vllm_has_no_kernels_for(tmp_path, tokenizer):
@@ -160,3 +120,12 @@ def test_inside_a_ray_actor(tiny_folder, module, tokenizer, sharpen):
 
 def test_threads_end_with_the_engine(shared_engine):
     assert [thread.name for thread in threading.enumerate()].count("vLLM") == 1, "that of the shared engine"
+
+
+@pytest.fixture(scope="module")
+def computing(pid_of):
+    return lambda engine: pid_of(engine, "EngineCore")
+
+
+class TestSupervised(SupervisedContract):
+    label, shape, own = "vLLM", SHAPE, OWN

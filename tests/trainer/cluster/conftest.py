@@ -1,11 +1,10 @@
 """Whole runs on Ray, as `burnish ppo` makes them: `run(2, *overrides)` has two workers, `run(0, …)` does without Ray.
 
 Starting a worker process takes longer than these runs do. So a module's tests share one Ray, and `run` has worker
-processes kept for the runs that come after; `run.afresh` starts new ones, for tests that kill them. A run in kept
+processes kept for the runs that come after; `run.with_new_processes` starts others. A run in kept
 processes makes all its workers anew and goes to its own working directory: nothing else of an earlier run is left.
 """
 
-import json
 import os
 import time
 from collections import defaultdict
@@ -19,7 +18,8 @@ from burnish.config.load import load_ppo
 from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.worker import Worker
 from burnish.trainer import setup
-from tests.trainer.conftest import CLOCKS
+from tests.trainer.cluster.struck import StruckWorker
+from tests.trainer.conftest import CLOCKS, jsonl
 
 # What differs between one engine and several without being wrong. A prompt is prefilled once on each replica that has
 # samples of it, and steps are counted on every replica; each agent worker has a cache of what it has retrieved.
@@ -121,9 +121,9 @@ class Runs:
         with self.monkeypatch.context() as patch:
             if self.kept is not None:
                 patch.setattr(setup, "executor", self.kept.group_of(setup.executor))
-            return self.afresh(workers, *overrides)
+            return self.with_new_processes(workers, *overrides)
 
-    def afresh(self, workers: int, *overrides: str) -> Any:
+    def with_new_processes(self, workers: int, *overrides: str) -> Any:
         one_agent = "actor_rollout_ref.rollout.agent.num_workers=1"
         on_ray = ["trainer.executor=ray", f"trainer.n_gpus_per_node={workers}", one_agent]
         loaded = load_ppo([*self.job, *(on_ray if workers else ["trainer.executor=local"]), *overrides])
@@ -136,9 +136,16 @@ def run(job: list[str], reward: Any, cluster: Kept, monkeypatch: pytest.MonkeyPa
     return Runs([*job, "data.val_files=null"], cluster, monkeypatch)
 
 
+@pytest.fixture
+def struck(run: Runs, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`run`, in processes of its own, with a policy worker that a `strike` can hit."""
+    monkeypatch.setattr(setup, "ActorRolloutRefWorker", StruckWorker)
+    return run.with_new_processes
+
+
 def lines_of(folder: str | Path) -> list[dict[str, Any]]:
     """The metrics of every step, without what differs by nature; NaN and infinity, which JSON writes as text, too."""
-    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    lines = jsonl(folder, "metrics.jsonl")
     return [{k: float(v) for k, v in line.items() if not k.startswith(DIFFERS_BY_NATURE)} for line in lines]
 
 
@@ -153,11 +160,6 @@ def differences(one: Iterable[dict[str, Any]], other: Iterable[dict[str, Any]]) 
             if a is None or b is None or a != pytest.approx(b, rel=RELATIVE, abs=ABSOLUTE, nan_ok=True):
                 found.append(f"step {first['step']}: {name} is {a} and {b}")
     return found
-
-
-def events(kind: str, folder: str | Path = "run") -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (Path(folder) / "events.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == kind]
 
 
 def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> None:

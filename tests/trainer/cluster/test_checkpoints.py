@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from burnish.cli.main import main
 from burnish.trainer.checkpoint import verify
-from tests.trainer.cluster.conftest import GRPO, LONG, differences, events, lines_of
+from tests.trainer.cluster.conftest import GRPO, LONG, differences, lines_of
+from tests.trainer.conftest import events
 
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
        "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]  # fmt: skip

@@ -15,22 +15,15 @@ from pathlib import Path
 import pytest
 
 from burnish.errors import DeadlineError, RolloutError, WorkerDied, WorkerError
-from burnish.trainer import setup
 from burnish.trainer.checkpoint import CheckpointStore
-from tests.trainer.cluster.conftest import GRPO, LONG, differences, events, lines_of, wait_for_end, wait_until
-from tests.trainer.cluster.struck import STRUCK, StruckWorker, seconds_since_strike, strike
+from tests.trainer.cluster.conftest import GRPO, LONG, differences, lines_of, wait_for_end, wait_until
+from tests.trainer.cluster.struck import STRUCK, seconds_since_strike, strike
+from tests.trainer.conftest import events
 
 RUN = [*GRPO, "trainer.save_freq=1", "trainer.total_training_steps=3"]
 ONCE, NEVER = "trainer.max_restarts=1", "trainer.max_restarts=0"
 HANG_S = 20.0  # trainer.worker_timeout where something hangs: loading a model on a busy machine takes seconds, too
 SOON_S = 30.0  # for whatever comes after a failure: other outcomes are waited for, stacks asked, processes ended
-
-
-@pytest.fixture
-def struck(run, monkeypatch):
-    """`run`, in processes of its own, with a policy worker that a `strike` can hit."""
-    monkeypatch.setattr(setup, "ActorRolloutRefWorker", StruckWorker)
-    return run.afresh
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +135,7 @@ class TestLong:
     def test_an_agent_worker_that_dies(self, run, expected):
         """The reward function, called in the agent worker's process, or in one that it has started, ends it."""
         Path("reward.py").write_text(DEADLY_REWARD)
-        run.afresh(2, *RUN, ONCE)
+        run.with_new_processes(2, *RUN, ONCE)
         assert not differences(expected, lines_of("run"))
         (event,) = events("restart")
         assert "rank 0 of 1 of pool 'agents' (agent_loop), pid " in event["error"], event["error"]
@@ -166,13 +159,11 @@ def compute_score(solution_str, ground_truth, extra_info):
 
 
 def check_ended():
-    """No worker process of this folder's run is there any more."""
     folder = os.getcwd()
     wait_for_end(lambda: workers_in(folder), SOON_S)
 
 
 def workers_in(folder):
-    """Worker processes whose working directory is `folder`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -197,7 +188,6 @@ class Command:
         )  # fmt: skip
 
     def all(self) -> dict[int, str]:
-        """Every process of the run by its number, with its command line."""
         found = {}
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -206,7 +196,6 @@ class Command:
         return found
 
     def clean(self) -> None:
-        """Whatever happened: nothing is left for other tests."""
         for pid in self.all():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

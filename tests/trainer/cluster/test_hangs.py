@@ -7,18 +7,12 @@ import pytest
 
 from burnish.errors import DeadlineError
 from burnish.tracking.run_status import read_status
-from burnish.trainer import setup
-from tests.trainer.cluster.conftest import GRPO, LONG, events
-from tests.trainer.cluster.struck import StruckWorker, strike
+from tests.trainer.cluster.conftest import GRPO, LONG
+from tests.trainer.cluster.struck import strike
+from tests.trainer.conftest import events
 
 RUN = [*GRPO, "trainer.save_freq=1", "trainer.total_training_steps=2"]
 HANG_S = 40.0  # in which all that does not hang must be done, also the loading of models, on a busy machine
-
-
-@pytest.fixture
-def struck(run, monkeypatch):
-    monkeypatch.setattr(setup, "ActorRolloutRefWorker", StruckWorker)
-    return run.afresh
 
 
 def look(seen, over):

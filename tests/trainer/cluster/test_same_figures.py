@@ -4,17 +4,16 @@ What differs by nature, and how near the rest must be, is said once: DIFFERS_BY_
 conftest.py. In every case gradients flow: a run that learns nothing would be the same anywhere.
 """
 
-import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from burnish.models.tiny import byte_tokenizer, write_tiny_model
+from burnish.models.tiny import write_tiny_model
 from tests.search.conftest import Words, serving
-from tests.trainer.cluster.conftest import GRPO, LONG, differences, events, lines_of
+from tests.trainer.cluster.conftest import GRPO, LONG, differences, lines_of
+from tests.trainer.conftest import events, rollouts, write_judge
 from tests.trainer.scripted import question
 
 ACTOR = "actor_rollout_ref.actor"
@@ -34,17 +33,9 @@ POOLS = "trainer.resource_pools={main:[2],judge:[1],roles:{critic:judge,reward_m
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    """A random reward model. Read-only."""
-    from transformers import AutoModelForSequenceClassification
-
     folder = tmp_path_factory.mktemp("judge")
     language_model = write_tiny_model(folder / "lm", hidden_size=16, layers=1, seed=9)
-    torch.manual_seed(5)
-    module = AutoModelForSequenceClassification.from_pretrained(language_model, num_labels=1)
-    torch.nn.init.normal_(module.score.weight)
-    module.save_pretrained(folder / "rm")
-    byte_tokenizer().save_pretrained(folder / "rm")
-    return folder / "rm"
+    return write_judge(language_model, folder / "rm")
 
 
 @pytest.fixture
@@ -97,8 +88,9 @@ def test_generation_that_runs_ahead(run, workers):
     run(workers, *GRPO, *ahead, "data.val_files=null", "trainer.total_epochs=2", "trainer.default_local_dir=run")
     lines = lines_of("run")
     for step, line in enumerate(lines):
-        rows = map(json.loads, Path(f"run/rollouts/{step + 1}.jsonl").read_text().splitlines())
-        assert [(row["uid"], row["sample"]) for row in rows] == [(4 * step + i // 3, i % 3) for i in range(12)]
+        assert [(row["uid"], row["sample"]) for row in rollouts(step + 1)] == [
+            (4 * step + i // 3, i % 3) for i in range(12)
+        ]
         assert line["training/off_policy/age_max"] <= 2 and abs(line.get("training/off_policy/kl_0", 0.0)) < 1e-6
     assert len(lines) == 6 and max(line["training/off_policy/age_max"] for line in lines) > 0
 
@@ -143,11 +135,7 @@ CASES = {
         [*GRPO, TWO, "algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=score"],
         [],
     ),
-    "several agent workers": (
-        [2],
-        [*GRPO, *UNEVEN],
-        ["actor_rollout_ref.rollout.agent.num_workers=3"],
-    ),
+    "several agent workers": ([2], [*GRPO, *UNEVEN], ["actor_rollout_ref.rollout.agent.num_workers=3"]),
 }
 
 
@@ -216,9 +204,6 @@ class TestLong:
     def test_samples_are_the_same_token_by_token(self, same):
         same([2, 4], *GRPO, *UNEVEN)
         for step in (1, 2, 3):
-            one, two, four = (
-                [json.loads(line) for line in Path(run, "rollouts", f"{step}.jsonl").read_text().splitlines()]
-                for run in ("one", "on-2", "on-4")
-            )
+            one, two, four = (rollouts(step, run) for run in ("one", "on-2", "on-4"))
             for name in ("uid", "sample", "prompt", "response", "score"):
                 assert [row[name] for row in one] == [row[name] for row in two] == [row[name] for row in four], name

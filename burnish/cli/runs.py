@@ -1,0 +1,47 @@
+"""`burnish status RUN` and `burnish replay DUMP`: the flags of `tracking/run_status.py` and `trainer/replay.py`."""
+
+from burnish.entry.arguments import FlagParser
+
+STATUS = """\
+What a run is doing: whether it is alive, its step, what each of its processes is waiting for (longest first, with owner
+and limit), its last events, and the newest file with the stacks of all threads. Reads the run folder only, so it works
+from any machine that sees the folder, and for runs that have ended."""
+
+
+def status_parser() -> FlagParser:
+    p = FlagParser("status", STATUS, "status outputs/burnish/run")
+    p.add_argument("run", metavar="RUN", help="the run folder (trainer.default_local_dir)")
+    p.add_argument("--json", action="store_true", help="print JSON, for programs")
+    return p
+
+
+def status(argv: list[str]) -> int:
+    options = status_parser().parse_args(argv)
+    from burnish.tracking.run_status import as_text, read_status
+
+    status = read_status(options.run)
+    print(status.as_json() if options.json else as_text(status))
+    return 0
+
+
+REPLAY = """\
+Re-run a NaN/Inf update that a run dumped: one forward and backward pass on the same rows with the same weights. Prints
+the numbers of the run, those of this replay, and where they are not finite. Keys of the run can be changed; keys that
+name code are read from this command line only, never from the dump. Exit code 0 if loss and gradient are finite, 1 if
+not."""
+
+
+def replay_parser() -> FlagParser:
+    p = FlagParser("replay", REPLAY, "replay outputs/burnish/run/bad_steps/step_3_actor_0 trainer.device=cpu")
+    p.add_argument("dump", help="a folder bad_steps/step_N_ROLE_NUMBER of a run")
+    p.add_argument("keys", nargs="*", metavar="key=value", help="keys of the run to change")
+    return p
+
+
+def replay(argv: list[str]) -> int:
+    options = replay_parser().parse_args(argv)
+    from burnish.trainer.replay import replay, report
+
+    outcome = replay(options.dump, options.keys)
+    print(report(outcome))
+    return 0 if outcome.is_finite else 1

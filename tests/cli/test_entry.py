@@ -1,0 +1,101 @@
+"""How commands read their flags and how they end: help, message, traceback or neither, and the exit code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from burnish.entry.arguments import FlagParser
+from burnish.entry.guard import guard
+from burnish.errors import ConfigError, DataError, NotAvailable, WorkerError
+
+
+@pytest.fixture
+def parser() -> FlagParser:
+    parser = FlagParser("cook", "make a dish", "cook rice --minutes 12")
+    parser.add_argument("dish")
+    parser.add_argument("--minutes", type=int)
+    return parser
+
+
+def test_help_shows_the_example_as_plain_text(parser):
+    assert parser.format_help().endswith("example:\n  burnish cook rice --minutes 12\n")
+    assert "burnish x 'a=[50%]'" in FlagParser("x", "y", "x 'a=[50%]'").format_help()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [([], "dish"), (["rice", "--minutes", "long"], "invalid int value: 'long'"), (["rice", "--min", "3"], "--min")],
+)
+def test_mistakes_are_config_errors_that_point_to_the_help(parser, argv, words):
+    with pytest.raises(ConfigError) as caught:
+        parser.parse_args(argv)
+    assert words in str(caught.value) and "`burnish cook --help` shows an example" in str(caught.value)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def ends(error: BaseException, *argv: str) -> int:
+    def command(argv: list[str]) -> None:
+        raise error
+
+    return guard(command, list(argv))
+
+
+def test_the_return_value_is_the_exit_code_and_a_bad_logging_level_a_mistake(monkeypatch, capsys):
+    assert guard(lambda argv: None, []) == 0
+    assert guard(lambda argv: 3, []) == 3
+    assert guard(lambda argv: len(argv), ["a", "b"]) == 2
+    monkeypatch.setenv("BURNISH_LOGGING_LEVEL", "loud")
+    assert guard(lambda argv: 0, []) == 2
+    assert "BURNISH_LOGGING_LEVEL=loud" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ConfigError("data.[x]=1: no"), DataError("[red]row 3[/red]"), NotAvailable("it")])
+def test_a_users_mistake_is_one_message_without_traceback(error, capsys):
+    assert ends(error) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"burnish: error: {error}\n" and captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "code", "said"),
+    [
+        (ConfigError("bad"), ["data.x=1", "--debug"], 2, r"Traceback(.|\n)*ConfigError: bad\n"),
+        (WorkerError("actor died"), [], 1, r"burnish: error: actor died\nburnish: add --debug for a traceback\n"),
+        (ZeroDivisionError("oops"), [], 1, r"Traceback(.|\n)*ZeroDivisionError: oops\n"),
+        (KeyboardInterrupt(), [], 130, r"burnish: stopped\n"),
+    ],
+)
+def test_other_errors_have_a_traceback_or_say_how_to_see_it(error, words, code, said, capsys):
+    assert ends(error, *words) == code
+    assert re.fullmatch(said, capsys.readouterr().err)
+    with pytest.raises(SystemExit):
+        ends(SystemExit(5))  # exits of others pass
+
+
+@pytest.mark.parametrize("words", [[], ["--debug"]])
+@pytest.mark.parametrize("kind", [DataError, ValueError])
+def test_what_a_message_quotes_cannot_command_the_terminal(kind, words, capsys):
+    ends(kind("the columns are \x1b[2Jcol, \x9b31m,\n  é"), *words)
+    error = capsys.readouterr().err
+    assert "the columns are \\x1b[2Jcol, \\x9b31m,\n  é\n" in error and not {"\x1b", "\x9b"} & set(error)
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    """`burnish ppo --help | head -1`"""
+    burnish = subprocess.Popen(
+        [sys.executable, "-m", "burnish.cli.main", "ppo", "--help"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PYTHONUNBUFFERED": "1", "PATH": ""},
+    )
+    assert burnish.stdout is not None and burnish.stderr is not None
+    burnish.stdout.close()
+    assert burnish.stderr.read() == ""
+    assert burnish.wait() in (0, 141)

@@ -1,0 +1,43 @@
+"""Requests as tasks of a running event loop, and waits for what comes of them."""
+
+import asyncio
+
+from burnish.rollout.base import Request, Sampling
+
+PATIENT_S = 60.0
+LONG = Sampling(max_tokens=50, ignore_eos=True)
+
+
+def in_time(work):
+    """The result of a coroutine in a separate event loop."""
+
+    async def bounded():
+        return await asyncio.wait_for(work, PATIENT_S)
+
+    return asyncio.run(bounded())
+
+
+async def until(condition, seconds=0.0):
+    """Let the loop turn until a condition holds."""
+    while not condition():
+        await asyncio.sleep(seconds)
+
+
+async def polled(condition):
+    """The same, where another thread brings it about."""
+    await until(condition, 0.001)
+
+
+async def passes(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def start(engine, name, prompt=(5, 6), sampling=LONG, order=(), on_token=None):
+    return asyncio.create_task(engine.generate(Request(list(prompt), sampling, name, order), on_token))
+
+
+def log_is_whole(replacing):
+    """The thread that makes a new engine writes its last line when requests have continued already."""
+    replacing._maker.join(PATIENT_S)
+    assert not replacing._maker.is_alive()
