@@ -48,28 +48,16 @@ class Rejection:
     upper: float
 
 
-@dataclass(frozen=True)
-class _Written:
-    """A value as it was written under its key, for complaints."""
-
-    key: str
-    value: Any
-
-    def wrong(self, why: str) -> ConfigError:
-        return ConfigError(f"{SECTION}.{self.key}={show(self.value)}: {why}")
-
-
 def weight_bounds(config: RolloutCorrectionConfig) -> WeightBounds:
     """The cap or band of `rollout_is_threshold`."""
-    written = _Written("rollout_is_threshold", config.rollout_is_threshold)
+    written = f"{SECTION}.rollout_is_threshold={show(config.rollout_is_threshold)}"
     numbers = _numbers(written, show(config.rollout_is_threshold))
     if len(numbers) == 2:
         return WeightBounds(*_in_order(written, *numbers))
     (cap,) = numbers
     if cap < 1:
-        raise written.wrong(
-            f"a cap below 1 would cut the weight of tokens both policies agree on; for a band {WRITTEN}"
-        )
+        why = "a cap below 1 would cut the weight of tokens both policies agree on"
+        raise ConfigError(f"{written}: {why}; for a band {WRITTEN}")
     return WeightBounds(None, cap)
 
 
@@ -77,39 +65,40 @@ def rejections(config: RolloutCorrectionConfig) -> tuple[Rejection, ...]:
     """The masks of `rollout_rs` with their bounds; empty without any."""
     if not config.rollout_rs:
         return ()
-    options = _Written("rollout_rs", config.rollout_rs)
+    options = f"{SECTION}.rollout_rs={show(config.rollout_rs)}"
     names = _list(config.rollout_rs)
     for name in names:
         if name not in REJECTIONS:
             hint = f"did you mean {near!r}? " if (near := nearest(name, REJECTIONS)) else ""
-            raise options.wrong(f"there is no {name!r}; {hint}There is {', '.join(REJECTIONS)}")
+            raise ConfigError(f"{options}: there is no {name!r}; {hint}There is {', '.join(REJECTIONS)}")
     if config.rollout_rs_threshold is None:
-        raise options.wrong(f"set {SECTION}.rollout_rs_threshold with it, one bound for all or one for each")
-    written = _Written("rollout_rs_threshold", config.rollout_rs_threshold)
+        raise ConfigError(f"{options}: set {SECTION}.rollout_rs_threshold with it, one bound for all or one for each")
+    written = f"{SECTION}.rollout_rs_threshold={show(config.rollout_rs_threshold)}"
     bounds = _list(config.rollout_rs_threshold)
     if len(bounds) not in (1, len(names)):
-        raise written.wrong(
-            f"{len(bounds)} bounds for the {len(names)} masks of rollout_rs; give one for all or one each"
-        )
+        counts = f"{len(bounds)} bounds for the {len(names)} masks of rollout_rs"
+        raise ConfigError(f"{written}: {counts}; give one for all or one each")
     bounds = bounds * len(names) if len(bounds) == 1 else bounds
     made: dict[str, Rejection] = {}
     for name, text in zip(names, bounds, strict=True):
         rejection = _rejection(written, name, text)
         if made.setdefault(name, rejection) != rejection:
-            raise written.wrong(f"two bounds for {name}; keep one")
+            raise ConfigError(f"{written}: two bounds for {name}; keep one")
     return tuple(made.values())
 
 
-def _rejection(written: _Written, name: str, text: str) -> Rejection:
+def _rejection(written: str, name: str, text: str) -> Rejection:
     level, _, kind = name.rpartition("_")
     numbers = _numbers(written, text)
     if kind != "k1":
         if len(numbers) == 2:
-            raise written.wrong(f"{name} is never negative and takes one upper bound, as in {numbers[1]:g}")
+            raise ConfigError(f"{written}: {name} is never negative and takes one upper bound, as in {numbers[1]:g}")
         return Rejection(name, level, kind, 0.0, numbers[0])
     if len(numbers) == 1:
         if numbers[0] <= 1:
-            raise written.wrong(f"a single bound u of {name} means 1/u..u and must be greater than 1; or {WRITTEN}")
+            raise ConfigError(
+                f"{written}: a single bound u of {name} means 1/u..u and must be greater than 1; or {WRITTEN}"
+            )
         numbers = [1 / numbers[0], numbers[0]]
     lower, upper = _in_order(written, *numbers)
     return Rejection(name, level, kind, math.log(lower), math.log(upper))
@@ -121,22 +110,22 @@ def _list(value: Any) -> list[str]:
     return [show(item).strip() for item in items]
 
 
-def _numbers(written: _Written, text: str) -> list[float]:
-    """`u` or `lower_upper`, each more than 0."""
+def _numbers(written: str, text: str) -> list[float]:
+    """`u` or `lower_upper`, each more than 0; `written` is key=value, for complaints."""
     try:
         numbers = [float(part) for part in text.split("_")]
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2):
-        raise written.wrong(f"{text!r} is neither a number nor lower_upper, as in 0.5_2.0")
+        raise ConfigError(f"{written}: {text!r} is neither a number nor lower_upper, as in 0.5_2.0")
     if not all(0 < number < math.inf for number in numbers):
-        raise written.wrong("bounds are finite and more than 0")
+        raise ConfigError(f"{written}: bounds are finite and more than 0")
     return numbers
 
 
-def _in_order(written: _Written, lower: float, upper: float) -> tuple[float, float]:
+def _in_order(written: str, lower: float, upper: float) -> tuple[float, float]:
     if lower >= upper:
-        raise written.wrong(f"the lower bound {lower:g} is not below the upper bound {upper:g}; {WRITTEN}")
+        raise ConfigError(f"{written}: the lower bound {lower:g} is not below the upper bound {upper:g}; {WRITTEN}")
     if not lower <= 1 <= upper:
-        raise written.wrong(f"{lower:g} to {upper:g} leaves out 1, where both policies agree; {WRITTEN}")
+        raise ConfigError(f"{written}: {lower:g} to {upper:g} leaves out 1, where both policies agree; {WRITTEN}")
     return lower, upper

@@ -131,9 +131,7 @@ def resolve(flat: Mapping[str, Any], known: Mapping[str, KnownKey]) -> dict[str,
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    full = OmegaConf.create({})
-    for name, value in ({other: about.default for other, about in known.items()} | dict(flat)).items():
-        OmegaConf.update(full, name, value, force_add=True)
+    full = _nested({name: about.default for name, about in known.items()} | dict(flat))
     try:
         return {
             name: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
@@ -202,7 +200,13 @@ def to_recipe(given: Mapping[str, Any]) -> str:
     """The keys that were set, by dotted name, as a recipe: it reproduces the run, and takes overrides."""
     from omegaconf import OmegaConf
 
-    recipe = OmegaConf.create({})
-    for name, value in given.items():
-        OmegaConf.update(recipe, name, value, force_add=True)
-    return OmegaConf.to_yaml(recipe)
+    return OmegaConf.to_yaml(_nested(given))
+
+
+def _nested(flat: Mapping[str, Any]) -> Any:
+    from omegaconf import OmegaConf
+
+    tree = OmegaConf.create({})
+    for name, value in flat.items():
+        OmegaConf.update(tree, name, value, force_add=True)
+    return tree

@@ -61,14 +61,25 @@ def check_model(config: PPOConfig, key: str, facts: ModelFacts) -> list[str]:
     because a conversation that is too long for it loses its start: returns a notice."""
     data, path = config.data, config.models[key].path
     longest = data.max_prompt_length + data.max_response_length
-    if key == REWARD_MODEL:
-        return _check_reward_model(config, longest, facts.context)
-    if facts.context is not None and longest > facts.context:
+    context = facts.context
+    if key != REWARD_MODEL:
+        if context is not None and longest > context:
+            raise ConfigError(
+                f"data.max_prompt_length={data.max_prompt_length} + data.max_response_length="
+                f"{data.max_response_length} = {longest} tokens, but {key}.path={path} has a context of {context}; "
+                "lower one of them"
+            )
+        return []
+    given = config.reward_model.max_length
+    if given is not None and context is not None and given > context:
         raise ConfigError(
-            f"data.max_prompt_length={data.max_prompt_length} + data.max_response_length={data.max_response_length} = "
-            f"{longest} tokens, but {key}.path={path} has a context of {facts.context}; lower one of them"
+            f"reward_model.max_length={given}: {key}.path={path} has a context of {context}; lower it, or leave it out"
         )
-    return []
+    limit = given or context
+    if limit is None or longest <= limit:
+        return []
+    whose = "reward_model.max_length" if given else f"the context of {key}.path={path}"
+    return [f"the reward model reads {limit} tokens ({whose}), of up to {longest}: what is longer loses its start"]
 
 
 def check_heads(config: PPOConfig, key: str, facts: ModelFacts) -> None:
@@ -81,17 +92,3 @@ def check_heads(config: PPOConfig, key: str, facts: ModelFacts) -> None:
             f"{section}ulysses_sequence_parallel_size={size}: {key}.path={config.models[key].path} has {facts.heads} "
             f"attention heads, which do not split into {size} equal parts; choose one of {', '.join(fitting)}"
         )
-
-
-def _check_reward_model(config: PPOConfig, longest: int, context: int | None) -> list[str]:
-    given, path = config.reward_model.max_length, config.reward_model.model.path
-    if given is not None and context is not None and given > context:
-        raise ConfigError(
-            f"reward_model.max_length={given}: {REWARD_MODEL}.path={path} has a context of {context}; lower it, or "
-            "leave it out"
-        )
-    limit = given or context
-    if limit is None or longest <= limit:
-        return []
-    whose = "reward_model.max_length" if given else f"the context of {REWARD_MODEL}.path={path}"
-    return [f"the reward model reads {limit} tokens ({whose}), of up to {longest}: what is longer loses its start"]

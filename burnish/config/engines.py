@@ -138,8 +138,10 @@ def engine_names() -> tuple[str, ...]:
 
 def engine_spec(name: str, choice: str = "rollout.name=") -> EngineSpec:
     """The spec of an engine; `choice` and a name is how messages write that one is chosen."""
-    if name not in engine_names():
-        raise ConfigError(f"{choice}{name}: unknown rollout engine; this version has {', '.join(engine_names())}")
+    names = engine_names()
+    if name not in names:
+        hint = f"; did you mean {near}?" if (near := nearest(name, names)) else ""
+        raise ConfigError(f"{choice}{name}: unknown rollout engine{hint}; this version has {', '.join(names)}")
     spec: EngineSpec = import_module(import_module(TABLE).ENGINES[name]).SPEC
     return spec
 
@@ -148,12 +150,7 @@ def check_engine(rollout: BaseRolloutConfig, model: ModelConfig, section: str, g
     """The rules of the engine that was chosen, and arguments for others in `engine_kwargs`."""
     for name, arguments in rollout.engine_kwargs.items():
         key = f"{section}.engine_kwargs.{name}"
-        if name not in engine_names():
-            near = nearest(name, engine_names())
-            raise ConfigError(
-                f"{key}: unknown rollout engine{f'; did you mean {near}?' if near else ''}; this version has "
-                f"{', '.join(engine_names())}"
-            )
+        engine_spec(name, f"{section}.engine_kwargs.")
         if not isinstance(arguments, dict | None):
             raise ConfigError(f"{key}={show(arguments)}: must be a mapping")
         if name != rollout.name:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from burnish.config.key import Keys, key
-from burnish.config.model import DTYPE_SPELLINGS, DTYPES, OFFLOAD
+from burnish.config.model import OFFLOAD, dtype_key
 
 WORKER = "workers/model_worker.py"
 RULE = "config/rules/models.py"
@@ -26,13 +26,8 @@ class FSDPConfig(Keys, reader="engine/sharding.py"):
         True, "free a layer's gathered weights until the backward pass gathers them again"
     )
     forward_prefetch: bool = key(False, "gather the next layer's weights before they are needed")
-    model_dtype: str = key(
-        "auto",
-        "type of the master weights",
-        choices=DTYPES,
-        spellings=DTYPE_SPELLINGS,
-        now=("float32",),
-        later="master weights of another type than float32",
+    model_dtype: str = dtype_key(
+        "type of the master weights", now=("float32",), later="master weights of another type than float32"
     )
     mixed_precision: dict | None = key(
         None, "types of parameters, gradients and buffers", later="a choice of mixed precision"

@@ -6,7 +6,7 @@ from typing import Any
 
 from burnish.config.data import TRUNCATION
 from burnish.config.key import Keys, key, section
-from burnish.config.model import AUTO, DTYPE_SPELLINGS, DTYPES, ModelConfig
+from burnish.config.model import AUTO, ModelConfig, dtype_key
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RuleConfig
 from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
 from burnish.config.trainer import RAY
@@ -49,9 +49,7 @@ class GenerationRolloutConfig(BaseRolloutConfig, reader=READER):
     name: str = engine_key(reader="rollout/__init__.py")
     prompt_length: int = key(512, "longest prompt, in tokens", low=1)
     response_length: int = key(512, "longest response, in tokens", low=1)
-    dtype: str = key(
-        "auto", "type of the rollout engine's weights; auto: model.dtype", choices=DTYPES, spellings=DTYPE_SPELLINGS
-    )
+    dtype: str = dtype_key("type of the rollout engine's weights; auto: model.dtype")
     free_cache_engine: bool = key(
         True, "free the KV pool while training", inert="nothing is trained in burnish generate"
     )

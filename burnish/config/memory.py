@@ -37,7 +37,6 @@ from burnish.config.passes import (
     logits,
     longest,
     passes_of,
-    sizes_of,
 )
 from burnish.config.placement import ALONE, ModelSplit, fsdp_of, pool_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
@@ -179,7 +178,8 @@ def estimate_memory(
     """The memory of a process whose passes, but for those cut by tokens, hold `micro_batch` sequences of full length.
     With `micro_batch` None each holds what its own key says. `memory_bytes` is the memory of the device, of which the
     KV pool takes a share at most; None: not known. `pool` names the pool of the process; None: the policy's."""
-    policy, sizes = config.actor_rollout_ref, sizes_of(config, facts)
+    policy = config.actor_rollout_ref
+    sizes = {key: facts.get(key, facts[ACTOR_MODEL]) for key in config.models}  # the policy's where there are none
     here = models_on(config, pool or pool_of(config, ACTOR_MODEL).name)
     split = {key: split_of(config, key) for key in here}
     held = {
@@ -194,10 +194,8 @@ def estimate_memory(
     has_reference = config.reads_reference and not policy.model.has_lora
     reference = frozen.get(ACTOR_MODEL, 0) if has_reference else 0
     away = OffloadedMemory.of(config, held, reference) if on_gpu else OffloadedMemory()
-    engine, load = (
-        engine_spec(policy.rollout.name),
-        rollout_load(config, sizes[ACTOR_MODEL], needs, memory_bytes, on_gpu),
-    )
+    engine = engine_spec(policy.rollout.name)
+    load = rollout_load(config, sizes[ACTOR_MODEL], needs, memory_bytes, on_gpu)
     kv = engine.memory(load) if ACTOR_MODEL in here else 0
     frees = policy.rollout.free_cache_engine and ("cuda" if on_gpu else "cpu") in engine.frees_memory
     keeps_kv = engine.has_pool and not frees
@@ -247,26 +245,21 @@ def host_memory() -> int:
     return min(total, int(text)) if text.isdigit() else total
 
 
-def sequences_at_a_time(config: PPOConfig, needs: Needs = NOTHING) -> int:
-    """Sequences that the rollout engine generates together: at most the samples and greedy rows of one round."""
-    rollout = config.actor_rollout_ref.rollout
-    everywhere = config.data.gen_batch_size * (rollout.n + needs.greedy_baseline)
-    return min(rollout.max_num_seqs, math.ceil(everywhere / pool_of(config, ACTOR_MODEL).processes))
-
-
 def rollout_load(
     config: PPOConfig, facts: ModelFacts, needs: Needs, memory_bytes: int | None, on_gpu: bool
 ) -> RolloutLoad:
     policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
+    processes = pool_of(config, ACTOR_MODEL).processes
+    at_a_round = config.data.gen_batch_size * (rollout.n + needs.greedy_baseline)  # samples and greedy rows
     width = BYTES[policy.model.dtype if rollout.dtype == "auto" else rollout.dtype]
     return RolloutLoad(
         rollout,
         token_bytes=2 * facts.layers * facts.kv_heads * facts.head_dim * width,
         weights=(facts.parameters + adapter_parameters(policy.model, facts)) * width,
         longest=longest(config),
-        sequences=sequences_at_a_time(config, needs),
+        sequences=min(rollout.max_num_seqs, math.ceil(at_a_round / processes)),
         context=rollout.max_model_len or facts.context or longest(config),
-        processes=pool_of(config, ACTOR_MODEL).processes,
+        processes=processes,
         memory_bytes=memory_bytes,
         on_gpu=on_gpu,
     )

@@ -12,6 +12,10 @@ AUTO = ("auto", True, False)
 ATTENTION = ("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 
+def dtype_key(doc: str, reader: str = "", **about: Any) -> Any:
+    return key("auto", doc, reader, choices=DTYPES, spellings=DTYPE_SPELLINGS, **about)
+
+
 @dataclass
 class ModelConfig(Keys, reader="models/loading.py"):
     """One model: where it is and how to load it."""
@@ -21,11 +25,8 @@ class ModelConfig(Keys, reader="models/loading.py"):
     trust_remote_code: bool = key(False, "run Python code that comes with the model")
     external_lib: str | None = key(None, "module imported before the model is loaded")
     override_config: dict[str, Any] = key({}, "values that replace those of config.json")
-    dtype: str = key(
-        "auto",
-        "type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Master weights are always float32",
-        choices=DTYPES,
-        spellings=DTYPE_SPELLINGS,
+    dtype: str = dtype_key(
+        "type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Master weights are always float32"
     )
     attn_implementation: str = key(
         "auto", "attention implementation of transformers; auto: let transformers choose", choices=ATTENTION

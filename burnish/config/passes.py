@@ -12,7 +12,6 @@ gradient checkpointing a layer keeps its input, in the fused pass two parts, and
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from burnish.config.key import read
@@ -118,7 +117,12 @@ def activations(
     """Bytes that a pass of so many tokens holds for its backward pass, or in one layer where there is none."""
     takes = facts.model_type in FUSED and not sharded
     is_fused = takes and model.use_fused_kernels is not False and model.use_remove_padding
-    layer = _layer(facts, is_fused and on_gpu)
+    if is_fused and on_gpu:
+        query, keys = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
+        layer = 4 * facts.hidden + 2 * query + 2 * keys + 3 * facts.intermediate
+        layer += query + keys if facts.model_type in HEAD_NORMS else 0
+    else:
+        layer = KEPT_HIDDEN * facts.hidden + KEPT_INTERMEDIATE * facts.intermediate
     kept = layer * facts.layers
     if not trains:
         kept = layer
@@ -143,17 +147,3 @@ def logits(model: ModelConfig, facts: ModelFacts, tokens: int, *, trains: bool, 
 def rows_at_a_time(facts: ModelFacts, on_gpu: bool) -> int:
     """Tokens whose logits exist together at most."""
     return max(CHUNK_ROWS, CHUNK_ELEMENTS[on_gpu] // facts.vocab)
-
-
-def sizes_of(config: PPOConfig, facts: Mapping[str, ModelFacts]) -> dict[str, ModelFacts]:
-    """The sizes of each model of the run, by its key; a model without any has those of the policy."""
-    return {key: facts.get(key, facts[ACTOR_MODEL]) for key in config.models}
-
-
-def _layer(facts: ModelFacts, by_kernels: bool) -> int:
-    """Values per token that one layer keeps."""
-    if not by_kernels:
-        return KEPT_HIDDEN * facts.hidden + KEPT_INTERMEDIATE * facts.intermediate
-    query, keys = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
-    before = query + keys if facts.model_type in HEAD_NORMS else 0
-    return 4 * facts.hidden + 2 * query + 2 * keys + 3 * facts.intermediate + before

@@ -128,11 +128,6 @@ def agent_processes(config: PPOConfig) -> list[int]:
     return [count // nodes + (node < count % nodes) for node in range(min(nodes, count))]
 
 
-def on_one_machine(config: PPOConfig) -> int:
-    """Processes that may share the memory of one machine, where they compute on its CPU."""
-    return sum(max(pool.on_nodes) for pool in pools_of(config))
-
-
 def describe(config: PPOConfig) -> str:
     """How many processes there are and where, in one line; empty for the one of the local executor."""
     if config.trainer.executor != "ray":

@@ -34,7 +34,7 @@ from burnish.config.passes import (
     passes_of,
     rows_at_a_time,
 )
-from burnish.config.placement import Pool, agent_processes, on_one_machine, pool_of, pools_of, split_of
+from burnish.config.placement import Pool, agent_processes, pool_of, pools_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, REWARD_MODEL, PPOConfig
 
 USABLE = 0.9  # share of the memory that may be planned with
@@ -120,7 +120,7 @@ def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelFacts], memory_bytes:
 
 def _room(config: PPOConfig, memory_bytes: int | None) -> int:
     """Bytes that one process has: those of its GPU, or its share of the machine."""
-    return memory_bytes or host_memory() // on_one_machine(config)
+    return memory_bytes or host_memory() // sum(max(pool.on_nodes) for pool in pools_of(config))
 
 
 def plan_activations(model: ModelConfig, facts: ModelFacts, tokens: int, memory_bytes: int | None = None) -> list[str]:
@@ -196,6 +196,12 @@ def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
     data, actor, n = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
     sequences, mini = data.train_batch_size * n, actor.ppo_mini_batch_size * n
     minis = data.train_batch_size // actor.ppo_mini_batch_size
+    split, share = split_of(config, ACTOR_MODEL), list[PlanLine]()
+    if split.is_sharded:
+        whose = "process" if split.ulysses == 1 else f"{split.ulysses} processes"
+        how = f"{mini} sequences over {split.data}, "
+        how += "about as long in all" if config.trainer.balance_batch else "as many in each"
+        share = [PlanLine(f"sequences per mini-batch and {whose}", f"{math.ceil(mini / split.data):,}", how)]
     lines = [
         PlanLine("prompts per step", f"{data.train_batch_size:,}", "data.train_batch_size"),
         *_sampling(config, needs),
@@ -205,8 +211,8 @@ def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
         ),
         PlanLine("mini-batches per step", f"{minis:,}", f"{data.train_batch_size} / ppo_mini_batch_size={mini // n}"),
         PlanLine("sequences per mini-batch", f"{mini:,}", f"{mini // n} prompts × {n}"),
-        *_share(config, mini),
-        _micro_batches(config, math.ceil(mini / split_of(config, ACTOR_MODEL).data)),
+        *share,
+        _micro_batches(config, math.ceil(mini / split.data)),
         PlanLine(
             "optimiser steps per step", f"{minis * actor.ppo_epochs:,}", f"{minis} × ppo_epochs={actor.ppo_epochs}"
         ),
@@ -220,16 +226,6 @@ def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
         how = f"{data.train_batch_size} / process_reward.mini_batch_size={size}"
         lines.append(PlanLine("process reward optimiser steps per step", f"{data.train_batch_size // size:,}", how))
     return lines
-
-
-def _share(config: PPOConfig, mini: int) -> list[PlanLine]:
-    split = split_of(config, ACTOR_MODEL)
-    if not split.is_sharded:
-        return []
-    whose = "process" if split.ulysses == 1 else f"{split.ulysses} processes"
-    how = f"{mini} sequences over {split.data}, "
-    how += "about as long in all" if config.trainer.balance_batch else "as many in each"
-    return [PlanLine(f"sequences per mini-batch and {whose}", f"{math.ceil(mini / split.data):,}", how)]
 
 
 def _sampling(config: PPOConfig, needs: Needs) -> list[PlanLine]:

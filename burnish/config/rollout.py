@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.config.key import Keys, key, section
-from burnish.config.model import DTYPE_SPELLINGS, DTYPES
+from burnish.config.model import dtype_key
 
 ACTOR = "workers/actor_rollout_ref.py"
 ROLLOUTS = "workers/rollouts.py"
@@ -118,13 +118,7 @@ class BaseRolloutConfig(Keys, reader=EXPERIENCE):
     do_sample: bool = key(True, "sample; false: the most likely token")
     prompt_length: int = key(None, "another name for data.max_prompt_length", "config/rules/sampling.py", low=1)
     response_length: int = key(None, "another name for data.max_response_length", low=1)
-    dtype: str = key(
-        "auto",
-        "type of the rollout engine's weights; auto: that of the trained weights",
-        IN_PROCESS,
-        choices=DTYPES,
-        spellings=DTYPE_SPELLINGS,
-    )
+    dtype: str = dtype_key("type of the rollout engine's weights; auto: that of the trained weights", IN_PROCESS)
     gpu_memory_utilization: float = key(
         0.5,
         "largest share of the device's memory for the KV pool (vllm: for everything it holds)",

@@ -7,7 +7,6 @@ again before all have. docs/data.md describes curricula and custom samplers.
 
 import itertools
 import logging
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,8 +55,11 @@ class Order:
         stages: Sequence[Stage] | None = None,
     ):
         self.seed, self.shuffle = seed, shuffle
-        if weights is not None:
-            _check_weights(weights, sizes, renormalise=stages is not None)
+        for i, (weight, size) in enumerate(zip(weights or (), sizes, strict=False)):
+            if weight and not size and stages is None:
+                raise DataError(
+                    f"data.dataset_weights gives file {i} the weight {weight}, but none of its rows is left"
+                )
         stages = stages or [Stage(range(sum(sizes)))]
         self._pools = [_pools(np.asarray(stage.rows, dtype=np.int64), sizes, weights) for stage in stages]
         self._lengths = [sum(count for _, count in pools) for pools in self._pools]
@@ -118,11 +120,8 @@ class Order:
 
 
 def read_stages(dataset: Dataset, config: DataConfig) -> list[Stage]:
-    key, wanted = config.curriculum.key, config.curriculum.stages
-    if not key or not wanted:
-        raise ConfigError("data.curriculum needs both key (a field of the rows) and stages")
-    plans = []
-    for i, stage in enumerate(wanted):
+    key, plans = str(config.curriculum.key), []
+    for i, stage in enumerate(config.curriculum.stages or ()):
         name, plan = f"data.curriculum.stages[{i}]", stage if isinstance(stage, dict) else {"values": stage}
         if "values" not in plan or set(plan) - {"values", "epochs"}:
             raise ConfigError(f"{name}={plan!r}: expected {{values: [...], epochs: k}}")
@@ -147,16 +146,6 @@ def read_stages(dataset: Dataset, config: DataConfig) -> list[Stage]:
     if unused:
         log.info("%d of %d rows are in no stage of data.curriculum and never drawn", unused, len(found))
     return stages
-
-
-def _check_weights(weights: Sequence[float], sizes: Sequence[int], *, renormalise: bool) -> None:
-    if len(weights) != len(sizes):
-        raise ConfigError(f"data.dataset_weights has {len(weights)} weights for {len(sizes)} files; give one for each")
-    if any(not math.isfinite(weight) or weight < 0 for weight in weights) or not any(weights):
-        raise ConfigError(f"data.dataset_weights={list(weights)}: weights are at least 0, and one is above 0")
-    for i, (weight, size) in enumerate(zip(weights, sizes, strict=True)):
-        if weight and not size and not renormalise:
-            raise DataError(f"data.dataset_weights gives file {i} the weight {weight}, but none of its rows is left")
 
 
 def _pools(rows: np.ndarray, sizes: Sequence[int], weights: Sequence[float] | None) -> list[tuple[np.ndarray, int]]:

@@ -30,6 +30,11 @@ def refused(match: str, call: Callable[..., Any], *args: Any, **more: Any) -> No
         call(*args, **more)
 
 
+def told(notices: list[str], *words: str) -> list[str]:
+    """The notices with all of these words."""
+    return [notice for notice in notices if all(word in notice for word in words)]
+
+
 @pytest.fixture
 def load() -> Callable[..., Loaded[PPOConfig]]:
     return lambda *argv: load_ppo(list(argv))

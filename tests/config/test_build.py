@@ -41,21 +41,21 @@ def test_what_is_explicit_and_both_spellings_must_agree_within_one_source(make):
         ("tool_config.timeout", 12, "multi_turn.tool_timeout", 12.0),
         ("sampling_params.timeout", 5, "rollout.timeout", 5.0),
         ("trainer.run_name", "exp1", "trainer.experiment_name", "exp1"),
+        ("critic.ppo_micro_batch_size", 4, "critic.ppo_micro_batch_size_per_gpu", 4),
+        (f"{ROLLOUT}.log_prob_micro_batch_size", 2, "rollout.log_prob_micro_batch_size_per_gpu", 2),
+        (f"{ACTOR}.lora.lora_alpha", 32, "model.lora_alpha", 32),
+        (f"{ACTOR}.lora.target_modules", ["q_proj"], "model.target_modules", ["q_proj"]),
+        ("data.train_data_num", 100, "data.train_max_samples", 100),
         ("trainer.log_generation_samples", True, "trainer.log_val_generations", 10),
         ("trainer.log_generation_samples", 3, "trainer.log_val_generations", 3),
         ("sampling_params.max_tokens", 99, "data.max_response_length", 99),
         ("model_engine", "dp", "actor.strategy", "fsdp"),
         ("hybrid_engine", True, "actor_rollout_ref.hybrid_engine", True),
         (f"{ACTOR}.ppo_micro_batch_size", 4, "actor.ppo_micro_batch_size_per_gpu", 4),
-        ("critic.ppo_micro_batch_size", 4, "critic.ppo_micro_batch_size_per_gpu", 4),
-        (f"{ROLLOUT}.log_prob_micro_batch_size", 2, "rollout.log_prob_micro_batch_size_per_gpu", 2),
         (f"{ACTOR}.optim.warmup_style", "cosine", "actor.optim.lr_scheduler_type", "cosine"),
         (f"{ACTOR}.lora.enable", False, "model.lora_rank", 0),
         (f"{ACTOR}.lora.enable", True, "model.lora_rank", 16),
         (f"{ACTOR}.lora.r", 8, "model.lora_rank", 8),
-        (f"{ACTOR}.lora.lora_alpha", 32, "model.lora_alpha", 32),
-        (f"{ACTOR}.lora.target_modules", ["q_proj"], "model.target_modules", ["q_proj"]),
-        ("data.train_data_num", 100, "data.train_max_samples", 100),
     ],
 )
 def test_other_spellings_are_taken_and_reported_once(make, name, value, target, becomes):
@@ -115,7 +115,6 @@ def test_nothing_is_suggested_where_nothing_is_near_and_names_of_megabytes_are_n
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        (f"{ACTOR}.fsdp_config.grad_offload", "fsdp_config.param_offload"),
         ("critic.fsdp_config.grad_offload", "fsdp_config.param_offload"),
         (f"{ACTOR}.fsdp_config.wrap_policy.min_num_params", "remove the key"),
         (f"{ACTOR}.checkpoint.contents", "checkpoint.save_contents"),
@@ -136,23 +135,14 @@ def test_no_key_of_ours_is_in_the_table_of_unsupported_ones():
 
 
 def test_open_sections_take_any_key(make):
-    built = make(
-        {
-            "actor_rollout_ref.model.override_config.attention_dropout": 0.1,
-            "custom_reward_function.reward_kwargs.nested.deep": 1,
-            "data.apply_chat_template_kwargs.enable_thinking": False,
-        }
-    )
-    assert built.config.actor_rollout_ref.model.override_config == {"attention_dropout": 0.1}
-    assert built.config.custom_reward_function.reward_kwargs == {"nested": {"deep": 1}}
-    assert built.config.data.apply_chat_template_kwargs == {"enable_thinking": False}
+    built = make({"custom_reward_function.reward_kwargs.nested.deep": 1, "custom_reward_function.reward_kwargs.a": 0.1})
+    assert built.config.custom_reward_function.reward_kwargs == {"nested": {"deep": 1}, "a": 0.1}
 
 
 @pytest.mark.parametrize(
     ("keys", "parts"),
     [
         ({"model_engine": "megatron"}, [f"training with Megatron-core (asked for by {ACTOR}.strategy"]),
-        ({f"{ACTOR}.strategy": "megatron"}, ["training with Megatron-core"]),
         ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
         ({"data.image_key": "pictures"}, ["images in prompts"]),
         ({"controller_nsight_options.cuda-memory-usage": "true"}, ["profiling"]),
@@ -170,17 +160,8 @@ def test_features_not_available_yet_are_refused_by_name(make, keys, parts):
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 1, f"{ROLLOUT}.tensor_model_parallel_size": 1},
-        {f"{ROLLOUT}.multi_turn.enable": False, "do_search": False, "reward_model.enable": False},
-        {f"{ACTOR}.fsdp_config.param_offload": False, f"{ACTOR}.state_masking": True},
-        {f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra"], f"{ACTOR}.checkpoint.async_save": False},
-    ],
-)
-def test_unsupported_keys_set_to_their_default_are_accepted(make, keys):
-    make(keys)
+def test_features_not_available_yet_may_be_set_to_their_default(make):
+    make({"data.image_key": "images", "actor_rollout_ref.hybrid_engine": True, "global_profiler.tool": None})
 
 
 def test_references_between_keys_see_defaults_too_and_open_values_must_be_given(make):

@@ -13,7 +13,7 @@ from burnish.config.plan import plan_micro_batches, plan_numbers
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
 from burnish.errors import ConfigError, NotAvailable, install_command
-from tests.config.conftest import refused
+from tests.config.conftest import refused, told
 from tests.config.test_plan import facts_of, sizes, value
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
@@ -30,10 +30,6 @@ CRITIC = Needs(critic=True)
 @pytest.fixture(autouse=True)
 def no_cluster_around(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-
-def told(notices, *words):
-    return [notice for notice in notices if all(word in notice for word in words)]
 
 
 # --- the executor ---

@@ -122,8 +122,12 @@ def test_finalising_twice_changes_nothing_and_home_folders_are_expanded(finish):
         ),
         # rows, rewards, the run
         ({"data.dataset_weights": [0.5, 0.5]}, "2 weights for 1 files"),
-        ({"data.dataset_weights": [0.0]}, "not all 0"),
+        *(({"data.dataset_weights": [weight]}, f"=[{weight}]: … not all 0") for weight in (0.0, -1.0, float("nan"))),
         ({"data.curriculum.key": "hard"}, "data.curriculum.key is set without data.curriculum.stages"),
+        (
+            {"data.curriculum.key": "hard", "data.curriculum.stages": []},
+            "set without data.curriculum.stages; give both",
+        ),
         ({"data.custom_cls.name": "Mine"}, "data.custom_cls.name is set without data.custom_cls.path"),
         ({f"{CUSTOM}.name": "f"}, f"{CUSTOM}.path … name the file"),
         ({f"{CUSTOM}.name": "f", f"{CUSTOM}.path": ""}, f"without {CUSTOM}.path"),

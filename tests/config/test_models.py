@@ -11,7 +11,7 @@ from burnish.config.load import GENERATION, load, load_sft
 from burnish.config.needs import Needs
 from burnish.config.rules.models import without_gpu
 from burnish.errors import ConfigError, install_command
-from tests.config.conftest import refused
+from tests.config.conftest import refused, told
 
 MODEL = "actor_rollout_ref.model"
 
@@ -58,10 +58,6 @@ def test_where_nothing_trains_an_adapter_must_have_been_trained(finish):
 ACTOR, REF = "actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config"
 JUDGE = {"reward_model.enable": True, "reward_model.model.path": "x"}
 KL = {"actor_rollout_ref.actor.use_kl_loss": True}
-
-
-def told(notices, *words):
-    return [notice for notice in notices if all(word in notice for word in words)]
 
 
 def test_supported_offload_gives_no_notice(finish):

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from burnish.config import Needs, explain
-from burnish.config.memory import adapter_parameters, estimate_memory, gib, host_memory, sequences_at_a_time
+from burnish.config.memory import adapter_parameters, estimate_memory, gib, host_memory, rollout_load
 from burnish.config.model import ModelConfig
 from burnish.config.passes import CHUNK_ELEMENTS as AT_A_TIME
 from burnish.config.passes import CHUNK_ROWS, FUSED, PLAIN_ELEMENTS, ModelFacts, activations, passes_of
@@ -99,10 +99,9 @@ def test_greedy_rows_are_sampled_with_the_others(finish):
     assert not [line for line in plan_numbers(config, None, sizes()) if "greedy" in line.name]
     config, _ = finish(keys | FILTER | {f"{ROLLOUT}.n": 4, "data.gen_batch_size": 32}, needs)
     assert value(plan_numbers(config, None, None, needs), "greedy sequences per generation round") == "32"
-    config.actor_rollout_ref.rollout.max_num_seqs = 100
-    assert sequences_at_a_time(config, needs) == 100
-    config.actor_rollout_ref.rollout.max_num_seqs = 1000
-    assert sequences_at_a_time(config, needs) == 32 * 5
+    for most, sequences in ((100, 100), (1000, 32 * 5)):
+        config.actor_rollout_ref.rollout.max_num_seqs = most
+        assert rollout_load(config, facts_of(), needs, None, False).sequences == sequences
 
 
 def test_memory_counts_what_is_there(finish):

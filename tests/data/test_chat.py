@@ -81,8 +81,6 @@ class TestTruncate:
             assert truncate([1, 2, 3], 3, mode) == truncate([1, 2, 3], 3, "error") == [1, 2, 3]
         with pytest.raises(DataError, match="7 tokens, over the limit of 5"):
             truncate(range(7), 5, "error")
-        with pytest.raises(ConfigError, match="truncation='cut': use one of error, left, right, middle"):
-            truncate([1], 5, "cut")
 
 
 class TestPrompt:

@@ -104,18 +104,14 @@ def test_weights_repeat_a_small_source_and_leave_out_one_of_weight_zero():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "weights", "error", "message"),
+    ("sizes", "weights", "message"),
     [
-        ([3, 3], [1.0], ConfigError, "data.dataset_weights has 1 weights for 2 files; give one for each"),
-        ([3, 3], [1.0, -1.0], ConfigError, r"dataset_weights=\[1.0, -1.0\]: weights are at least 0"),
-        ([3, 3], [0.0, 0.0], ConfigError, "one is above 0"),
-        ([3, 3], [float("nan"), 1.0], ConfigError, "weights are at least 0"),
-        ([3, 0], [0.5, 0.5], DataError, "gives file 1 the weight 0.5, but none of its rows is left"),
-        ([0], None, DataError, "no rows to draw from"),
+        ([3, 0], [0.5, 0.5], "gives file 1 the weight 0.5, but none of its rows is left"),
+        ([0], None, "no rows to draw from"),
     ],
 )
-def test_bad_weights(sizes, weights, error, message):
-    with pytest.raises(error, match=message):
+def test_sources_without_rows(sizes, weights, message):
+    with pytest.raises(DataError, match=message):
         Order(sizes, 0, True, weights)
     with pytest.raises(ValueError, match="position -1 is negative"):
         Order([3], 0, True).index(-1)
@@ -162,7 +158,6 @@ class TestCurriculum:
             ([{"values": ["easy"], "epoch": 2}], r"stages\[0\].*expected"),
             ([{"values": ["easy"], "epochs": 0}], r"stages\[0\]\.epochs=0: expected a whole number of at least 1"),
             ([{"values": ["easy"], "epochs": True}], r"epochs=True"),
-            (None, "needs both key .* and stages"),
         ],
     )
     def test_bad_stages(self, dataset, data_config, stages, message):

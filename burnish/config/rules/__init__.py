@@ -2,8 +2,16 @@
 it decided through `given.say`, and raises `ConfigError` with the keys, their values and the remedy."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from burnish.config.needs import Needs
+
+
+def fill(section: Any, **values: Any) -> None:
+    """Give keys that were left open, which are None, these values."""
+    for name, value in values.items():
+        if getattr(section, name) is None:
+            setattr(section, name, value)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Batch sizes: responses per prompt, prompts per step, round and optimiser step, and what follows the actor's."""
 
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import Given
+from burnish.config.rules import Given, fill
 from burnish.errors import ConfigError
 
 N, N_AGENT = "actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.n_agent"
@@ -41,8 +41,7 @@ def mini_batches(config: PPOConfig, given: Given) -> None:
     if MINI not in given and actor.ppo_mini_batch_size > data.train_batch_size:
         actor.ppo_mini_batch_size = data.train_batch_size
         given.say(f"{MINI}={data.train_batch_size}: the whole of {TRAIN}")
-    if critic.ppo_mini_batch_size is None:
-        critic.ppo_mini_batch_size = actor.ppo_mini_batch_size
+    fill(critic, ppo_mini_batch_size=actor.ppo_mini_batch_size)
     check_divides(data.train_batch_size, MINI, actor.ppo_mini_batch_size, given)
     check_divides(data.train_batch_size, "critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, given)
     _generation_rounds(config, given)
@@ -51,8 +50,7 @@ def mini_batches(config: PPOConfig, given: Given) -> None:
 def _generation_rounds(config: PPOConfig, given: Given) -> None:
     """Rounds of another size than the batch, and all of `algorithm.filter_groups`, are for dropping groups."""
     data, filters = config.data, config.algorithm.filter_groups
-    if data.gen_batch_size is None:
-        data.gen_batch_size = data.train_batch_size
+    fill(data, gen_batch_size=data.train_batch_size)
     if not filters.enable:
         if data.gen_batch_size != data.train_batch_size:
             raise ConfigError(
@@ -97,18 +95,12 @@ def check_divides(total: int, key: str, size: int, given: Given) -> None:
 def micro_batches(config: PPOConfig, given: Given) -> None:
     """Passes without their own size use the actor's."""
     policy, critic = config.actor_rollout_ref, config.critic
-    actor = policy.actor
+    actor, tokens = policy.actor, policy.actor.ppo_max_token_len_per_gpu
     for part in (policy.ref, policy.rollout):
-        if part.log_prob_use_dynamic_bsz is None:
-            part.log_prob_use_dynamic_bsz = actor.use_dynamic_bsz
-        if part.log_prob_max_token_len_per_gpu is None:
-            part.log_prob_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
-    for name in ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_epochs", "shuffle", "loss_agg_mode"):
-        if getattr(critic, name) is None:
-            setattr(critic, name, getattr(actor, name))
-    if critic.forward_max_token_len_per_gpu is None:
-        critic.forward_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
-    if critic.forward_micro_batch_size_per_gpu is None:
-        critic.forward_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
+        fill(part, log_prob_use_dynamic_bsz=actor.use_dynamic_bsz, log_prob_max_token_len_per_gpu=tokens)
+    same = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_epochs", "shuffle", "loss_agg_mode")
+    fill(critic, **{name: getattr(actor, name) for name in same})
+    fill(critic, forward_max_token_len_per_gpu=critic.ppo_max_token_len_per_gpu)
+    fill(critic, forward_micro_batch_size_per_gpu=critic.ppo_micro_batch_size_per_gpu)
     if actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu is not None:
         given.cut_by_tokens("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu")

@@ -56,17 +56,6 @@ def cluster(config: PPOConfig, given: Given) -> None:
         given.unused(f"{EXECUTOR} is local: one process, without Ray", *OF_RAY)
     if config.trainer.n_gpus_per_node != "auto" or config.trainer.resource_pools:
         _split(config, given)
-        _span(config)
-
-
-def _span(config: PPOConfig) -> None:
-    """An engine over several devices has those of as many processes of one node."""
-    size, pool = config.actor_rollout_ref.rollout.tensor_model_parallel_size, pool_of(config, ACTOR_MODEL)
-    if pool.processes > 1 and any(count % size for count in pool.on_nodes):
-        raise ConfigError(
-            f"{ROLLOUT}.tensor_model_parallel_size={size}: the policy has {pool.where} processes, "
-            f"which cannot be dealt out into engines over {size} each; choose a number that divides those of a node"
-        )
 
 
 def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]:
@@ -75,7 +64,6 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
     if trainer.n_gpus_per_node == "auto" and not trainer.resource_pools:
         trainer.n_gpus_per_node = max(1, gpus)
         _split(config, given)
-        _span(config)
     rollout, spec = config.actor_rollout_ref.rollout, engine_spec(config.actor_rollout_ref.rollout.name)
     if gpus and config.trainer.executor == "ray":
         refuse_spans(rollout.tensor_model_parallel_size)
@@ -208,31 +196,34 @@ def _split(config: PPOConfig, given: Given) -> None:
             section = SECTIONS[model]
             _check_section(config, model, section, fsdp_of(config, model), given)
             _check_divides(config, model, f"{section}.ulysses_sequence_parallel_size", ulysses_of(config, model))
-        _check_passes(config, model)
+        keys, ulysses, processes = config.models[model], ulysses_of(config, model), pool_of(config, model).processes
+        if ulysses > 1 and not keys.use_remove_padding:
+            raise ConfigError(
+                f"{SECTIONS[model]}.ulysses_sequence_parallel_size={ulysses} with {model}.use_remove_padding=false: "
+                "processes share lines of unpadded sequences; leave one of them out"
+            )
+        if keys.enable_activation_offload and processes > 1:
+            raise ConfigError(
+                f"{model}.enable_activation_offload=true: what FSDP2 gathers for a layer would be taken for its "
+                f"activations; with several processes set {model}.enable_gradient_checkpointing=true instead"
+            )
+        if keys.use_fused_kernels is True and processes > 1:
+            raise ConfigError(
+                f"{model}.use_fused_kernels=true: fused passes read the weights of all layers, and several processes "
+                "gather them layer by layer; leave it out"
+            )
     if config.reads_reference and not config.actor_rollout_ref.model.has_lora:
         _check_section(config, ACTOR_MODEL, REFERENCE, config.actor_rollout_ref.ref.fsdp_config, given)
     _check_policy(config)
+    # An engine over several devices has those of as many processes of one node.
+    size, pool = config.actor_rollout_ref.rollout.tensor_model_parallel_size, pool_of(config, ACTOR_MODEL)
+    if pool.processes > 1 and any(count % size for count in pool.on_nodes):
+        raise ConfigError(
+            f"{ROLLOUT}.tensor_model_parallel_size={size}: the policy has {pool.where} processes, "
+            f"which cannot be dealt out into engines over {size} each; choose a number that divides those of a node"
+        )
     if all(pool.processes == 1 for pool in pools_of(config)):
         given.unused("there is one process to deal rows to", "trainer.balance_batch")
-
-
-def _check_passes(config: PPOConfig, model: str) -> None:
-    keys, size = config.models[model], ulysses_of(config, model)
-    if size > 1 and not keys.use_remove_padding:
-        raise ConfigError(
-            f"{SECTIONS[model]}.ulysses_sequence_parallel_size={size} with {model}.use_remove_padding=false: processes "
-            "share lines of unpadded sequences; leave one of them out"
-        )
-    if keys.enable_activation_offload and pool_of(config, model).processes > 1:
-        raise ConfigError(
-            f"{model}.enable_activation_offload=true: what FSDP2 gathers for a layer would be taken for its "
-            f"activations; with several processes set {model}.enable_gradient_checkpointing=true instead"
-        )
-    if keys.use_fused_kernels is True and pool_of(config, model).processes > 1:
-        raise ConfigError(
-            f"{model}.use_fused_kernels=true: fused passes read the weights of all layers, and several processes "
-            "gather them layer by layer; leave it out"
-        )
 
 
 def _check_policy(config: PPOConfig) -> None:

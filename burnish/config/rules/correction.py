@@ -84,7 +84,17 @@ def correction(config: PPOConfig, given: Given) -> None:
     if (corrects or section.bypass_mode) and not measures:
         reader = f"{MODE}={section.mode}" if corrects else f"{BYPASS}=true"
         raise ConfigError(f"{LOG_PROBS}=false: {reader} reads the log-probs of the rollout; leave it out")
-    _unused(section, measures, given)
+    keys = {
+        "rollout_is": ("rollout_is_threshold", "rollout_is_batch_normalize"),
+        "rollout_rs": ("rollout_rs_threshold",),
+    }
+    for switch, names in keys.items():
+        if not getattr(section, switch):
+            given.unused(f"{SECTION}.{switch} is not set", *(f"{SECTION}.{name}" for name in names))
+    if section.mode in ("on", "off"):
+        given.unused(f"{MODE}={section.mode} compares the gap with nothing", THRESHOLD)
+    elif not measures:
+        given.unused(f"{LOG_PROBS}=false: there is no gap to measure", MODE, THRESHOLD)
 
 
 def _switch_on(section: RolloutCorrectionConfig, given: Given) -> None:
@@ -149,17 +159,3 @@ def _bypass(config: PPOConfig, given: Given) -> None:
             f"{BYPASS}=true saves the pass that gives {', '.join(given.needs.outputs)}, which "
             f"algorithm.adv_estimator={config.algorithm.adv_estimator} needs; leave it out"
         )
-
-
-def _unused(section: RolloutCorrectionConfig, measures: bool, given: Given) -> None:
-    keys = {
-        "rollout_is": ("rollout_is_threshold", "rollout_is_batch_normalize"),
-        "rollout_rs": ("rollout_rs_threshold",),
-    }
-    for switch, names in keys.items():
-        if not getattr(section, switch):
-            given.unused(f"{SECTION}.{switch} is not set", *(f"{SECTION}.{name}" for name in names))
-    if section.mode in ("on", "off"):
-        given.unused(f"{MODE}={section.mode} compares the gap with nothing", THRESHOLD)
-    elif not measures:
-        given.unused(f"{LOG_PROBS}=false: there is no gap to measure", MODE, THRESHOLD)

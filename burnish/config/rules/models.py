@@ -7,15 +7,10 @@ from typing import Any
 from burnish.config.key import keys_of, read
 from burnish.config.model import ModelConfig
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import Given, run
+from burnish.config.rules import Given, fill, run
 from burnish.config.rules.batch import check_divides
 from burnish.errors import ConfigError, install_command
 
-FROM_ACTOR = {  # key of the process reward model → key of the actor that it follows where it is null
-    "mini_batch_size": "ppo_mini_batch_size",
-    "use_dynamic_bsz": "use_dynamic_bsz",
-    "max_token_len_per_gpu": "ppo_max_token_len_per_gpu",
-}
 OF_AN_ADAPTER = ("lora_alpha", "target_modules", "exclude_modules")
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy", "enable_activation_offload")
 
@@ -25,8 +20,7 @@ def critic(config: PPOConfig, given: Given) -> None:
     if given.needs.critic and section.enable is False:
         raise ConfigError(f"critic.enable=false: algorithm.adv_estimator={estimator} needs a critic; leave it out")
     section.enable = given.needs.critic
-    if section.model.path is None:
-        section.model.path = config.actor_rollout_ref.model.path
+    fill(section.model, path=config.actor_rollout_ref.model.path)
     if section.enable:
         return
     given.unused(f"algorithm.adv_estimator={estimator} has no critic", *given.below("critic"))
@@ -51,9 +45,8 @@ def process_reward(config: PPOConfig, given: Given) -> None:
             "algorithm.reward_gt_coef=0 with algorithm.reward_dpo_coef=0: every advantage would be 0; give the outcome "
             "or the process rewards a weight"
         )
-    for name, followed in FROM_ACTOR.items():
-        if getattr(section, name) is None:
-            setattr(section, name, getattr(policy.actor, followed))
+    fill(section, mini_batch_size=policy.actor.ppo_mini_batch_size, use_dynamic_bsz=policy.actor.use_dynamic_bsz)
+    fill(section, max_token_len_per_gpu=policy.actor.ppo_max_token_len_per_gpu)
     if section.model.path is None:
         section.model.path = policy.model.path
         section.model.tokenizer_path = section.model.tokenizer_path or policy.model.tokenizer_path

@@ -1,6 +1,7 @@
 """What commands share: required keys, paths, rows and output files, the run folder, resuming, frequencies, optimisers,
 checkpoints."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from burnish.config.generation import EvalConfig, GenerationConfig
 from burnish.config.key import keys_of, read, write
 from burnish.config.optim import OptimConfig
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import Given
+from burnish.config.rules import Given, fill
 from burnish.config.trainer import RunConfig
 from burnish.config.values import show
 from burnish.errors import ConfigError
@@ -23,11 +24,8 @@ def expand_paths(config: Any) -> None:
     for name, known in keys_of(type(config)).items():
         value = read(config, name)
         if known.about.path and value:
-            write(
-                config,
-                name,
-                [*map(os.path.expanduser, value)] if isinstance(value, list) else os.path.expanduser(value),
-            )
+            expand = os.path.expanduser
+            write(config, name, [expand(one) for one in value] if isinstance(value, list) else expand(value))
 
 
 def require(config: Any, examples: Mapping[str, str]) -> None:
@@ -45,14 +43,14 @@ def rows(config: PPOConfig, given: Given) -> None:
         weights, files = data.dataset_weights, len(data.train_files)
         if len(weights) != files:
             raise ConfigError(f"data.dataset_weights has {len(weights)} weights for {files} files; give one for each")
-        if min(weights) < 0 or sum(weights) <= 0:
+        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
             raise ConfigError(f"data.dataset_weights={weights}: weights are at least 0 and not all 0")
     if not data.augment.enable:
         for name in sorted({*given.below("data.augment")} - {"data.augment.enable"}):
             given.say(f"{name} has no effect, because data.augment.enable is false")
     for pair in (("curriculum.key", "curriculum.stages"), ("custom_cls.path", "custom_cls.name"),
                  ("sampler.class_path", "sampler.class_name")):  # fmt: skip
-        there = [name for name in pair if read(data, name) is not None]
+        there = [name for name in pair if read(data, name)]
         if len(there) == 1:
             missing = pair[there[0] == pair[0]]
             raise ConfigError(f"data.{there[0]} is set without data.{missing}; give both")
@@ -119,8 +117,7 @@ def checkpoint(config: PPOConfig, given: Given) -> None:
             "checkpoint holds actor and critic; set both to the same number, or only trainer.max_actor_ckpt_to_keep"
         )
     actor, critic = config.actor_rollout_ref.actor.checkpoint, config.critic.checkpoint
-    if critic.async_save is None:
-        critic.async_save = actor.async_save
+    fill(critic, async_save=actor.async_save)
     if critic.async_save != actor.async_save:
         raise ConfigError(
             f"{CRITIC}.async_save={show(critic.async_save)} with {ACTOR}.async_save={show(actor.async_save)}: a "

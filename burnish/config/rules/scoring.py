@@ -6,7 +6,7 @@ import math
 from burnish.config.generation import EvalConfig
 from burnish.config.ppo import PPOConfig
 from burnish.config.reward import FUSION, LOCAL, RewardConfig, SandboxConfig
-from burnish.config.rules import Given
+from burnish.config.rules import Given, fill
 from burnish.errors import ConfigError
 
 SANDBOX = "reward_model.sandbox"
@@ -75,10 +75,7 @@ def _sandbox(sandbox: SandboxConfig, given: Given) -> None:
 
 def _reward_model(config: PPOConfig, given: Given) -> None:
     section, actor = config.reward_model, config.actor_rollout_ref.actor
-    if section.use_dynamic_bsz is None:
-        section.use_dynamic_bsz = actor.use_dynamic_bsz
-    if section.forward_max_token_len_per_gpu is None:
-        section.forward_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
+    fill(section, use_dynamic_bsz=actor.use_dynamic_bsz, forward_max_token_len_per_gpu=actor.ppo_max_token_len_per_gpu)
     if not section.enable:
         names = [f"reward_model.{name}" for name in OF_THE_MODEL]
         given.unused("reward_model.enable is false", *names, *given.below("reward_model.model"))
