@@ -13,6 +13,10 @@ Rewrite = Callable[[Any, Mapping[str, Any]], dict[str, Any]]
 
 POLICY, ACTOR, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 MULTI_TURN = f"{ROLLOUT}.multi_turn"
+PASSES = (  # which have a size of micro-batches
+    f"{ACTOR}.ppo_", f"{ROLLOUT}.log_prob_", "actor_rollout_ref.ref.log_prob_", "critic.ppo_", "critic.forward_",
+    "reward_model.",
+)  # fmt: skip
 DEFAULT_LORA_RANK = 16
 SHOWN_GENERATIONS = 10
 
@@ -64,7 +68,6 @@ ALIASES: dict[str, str | Rewrite] = {
     f"{ACTOR}.lora.target_modules": f"{POLICY}.target_modules",
     "reward_model.model_path": "reward_model.model.path",
     "reward_model.batch_size": "reward_model.micro_batch_size_per_gpu",
-    "reward_model.micro_batch_size": "reward_model.micro_batch_size_per_gpu",
     **_under("reward_model.sandbox_fusion", "reward_model.sandbox", "url max_concurrent memory_limit_mb"),
     **_under("reward_model.overlong_buffer", "algorithm.overlong_buffer", "enable len penalty_factor"),
     **_under(
@@ -74,13 +77,8 @@ ALIASES: dict[str, str | Rewrite] = {
     "trainer.log_generation_samples": _log_generations,
     "model_engine": lambda value, given: {f"{ACTOR}.strategy": "fsdp" if value == "dp" else value},
     "hybrid_engine": "actor_rollout_ref.hybrid_engine",
-    f"{ACTOR}.ppo_micro_batch_size": f"{ACTOR}.ppo_micro_batch_size_per_gpu",
-    f"{ACTOR}.optim.warmup_style": f"{ACTOR}.optim.lr_scheduler_type",
-    f"{ROLLOUT}.log_prob_micro_batch_size": f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size": "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
-    "critic.ppo_micro_batch_size": "critic.ppo_micro_batch_size_per_gpu",
-    "critic.forward_micro_batch_size": "critic.forward_micro_batch_size_per_gpu",
-    "critic.optim.warmup_style": "critic.optim.lr_scheduler_type",
+    **{f"{name}micro_batch_size": f"{name}micro_batch_size_per_gpu" for name in PASSES},
+    **{f"{name}.optim.warmup_style": f"{name}.optim.lr_scheduler_type" for name in (ACTOR, "critic")},
     **_under(
         "critic.model.fsdp_config", "critic.fsdp_config", "param_offload optimizer_offload offload_policy fsdp_size"
     ),
@@ -99,7 +97,6 @@ RM_ALIASES: dict[str, str | Rewrite] = {
 
 SFT_ALIASES: dict[str, str | Rewrite] = {**RM_ALIASES, "data.multiturn.messages_key": "data.messages_key"}
 
-FSDP2_WRAPS = "every decoder layer is sharded separately; remove the key"
 # Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
 SAMPLES = "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)"
 SAMPLED_LOG_PROBS = (
@@ -110,8 +107,7 @@ SAMPLED_LOG_PROBS = (
 UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what to use instead
     "*.fsdp_config.grad_offload": "gradients live as long as one update and move with their weights; "
     "use fsdp_config.param_offload or fsdp_config.optimizer_offload",
-    "*.fsdp_config.wrap_policy.*": FSDP2_WRAPS,
-    "*.fsdp_config.wrap_policy": FSDP2_WRAPS,
+    "*.fsdp_config.wrap_policy*": "every decoder layer is sharded separately; remove the key",
     "*.fsdp_config.use_orig_params": "weights always keep their own names and shapes; remove the key",
     "*.checkpoint.contents": "what is written and what is read are two keys; "
     "use checkpoint.save_contents and checkpoint.load_contents",

@@ -35,7 +35,6 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     """Fill in derived values, refuse what cannot work; returns notices."""
     given = Given(explicit, needs)
     run.require(config, EXAMPLES)
-    run.expand_paths(config)
     run.rows(config, given)
     policy = config.actor_rollout_ref
     check_engine(policy.rollout, policy.model, sampling.ROLLOUT, given)
@@ -104,7 +103,6 @@ def finalise_rm(config: RMConfig, explicit: frozenset[str]) -> list[str]:
 
 def _supervised(config: SupervisedConfig, given: Given) -> None:
     run.require(config, SUPERVISED_EXAMPLES)
-    run.expand_paths(config)
     models.lora(config.model, "model", given)
     config.data.val_files = config.data.val_files or []
     run.optimiser(config.optim, "optim")
@@ -114,7 +112,6 @@ def _supervised(config: SupervisedConfig, given: Given) -> None:
 def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> list[str]:
     given = Given(explicit)
     run.require(config, GENERATION_EXAMPLES)
-    run.expand_paths(config)
     run.output_of_generation(config)
     check_engine(config.rollout, config.model, "rollout", given)
     models.lora(config.model, "model", given, trains=False)
@@ -126,7 +123,6 @@ def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> l
 def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
     given = Given(explicit)
     run.require(config, EVAL_EXAMPLES)
-    run.expand_paths(config)
     run.outputs_of_evaluation(config)
     scoring(config, given)
     return given.notices

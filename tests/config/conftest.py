@@ -24,9 +24,11 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def refused(match: str, call: Callable[..., Any], *args: Any, **more: Any) -> None:
-    """`call(*args)` is a ConfigError with these words."""
-    with pytest.raises(ConfigError, match=match):
+def refused(
+    match: str, call: Callable[..., Any], *args: Any, error: type[Exception] = ConfigError, **more: Any
+) -> None:
+    """`call(*args)` is an error with these words."""
+    with pytest.raises(error, match=match):
         call(*args, **more)
 
 

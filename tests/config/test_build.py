@@ -86,9 +86,7 @@ def test_every_other_spelling_leads_to_a_known_key(table, root):
     ],
 )
 def test_unknown_keys_name_the_nearest(make, unknown, known):
-    with pytest.raises(ConfigError) as error:
-        make({unknown: 1})
-    assert str(error.value) == f"unknown key {unknown!r}; did you mean {known!r}?"
+    refused(rf"^unknown key {unknown!r}; did you mean {known!r}\?$", make, {unknown: 1})
 
 
 def test_unknown_keys_sections_and_keys_without_effect_are_reported_together(make):
@@ -123,10 +121,7 @@ def test_nothing_is_suggested_where_nothing_is_near_and_names_of_megabytes_are_n
     ],
 )
 def test_unsupported_keys_say_why_and_what_instead(make, name, advice):
-    with pytest.raises(ConfigError) as error:
-        make({name: True})
-    assert str(error.value).startswith(f"key {name!r} is not supported: ")
-    assert advice in str(error.value)
+    refused(f"^key {name!r} is not supported: .*{advice}", make, {name: True})
 
 
 def test_no_key_of_ours_is_in_the_table_of_unsupported_ones():

@@ -9,7 +9,7 @@ from burnish.config import PPOConfig, SFTConfig
 from burnish.config.checks import check_files, check_model
 from burnish.config.rules import Given
 from burnish.config.rules.run import checkpoint
-from burnish.errors import ConfigError, DataError
+from burnish.errors import DataError
 from tests.config.conftest import refused
 
 
@@ -38,8 +38,7 @@ def test_rows_are_counted_and_validation_files_looked_at():
 
 
 def test_empty_files_and_missing_columns_are_named():
-    with pytest.raises(DataError, match=r"a\.parquet: the file has no rows"):
-        check_files(ppo(), lambda file: Facts(rows=0))
+    refused(r"a\.parquet: the file has no rows", check_files, ppo(), lambda file: Facts(rows=0), error=DataError)
     with pytest.raises(DataError, match=r"a\.parquet: no column 'question' \(data.prompt_key\); its columns are pr"):
         check_files(ppo(prompt_key="question"), lambda file: Facts())
     check_files(ppo(), lambda file: Facts(columns=["prompts"]))
@@ -62,10 +61,10 @@ def test_sft_reads_conversations_or_pairs_and_prompt_and_response_fit_the_contex
     key = "actor_rollout_ref.model"
     check_model(ppo(), key, Facts(context=1024))
     check_model(ppo(), key, Facts(context=None))
-    with pytest.raises(ConfigError) as error:
-        check_model(ppo(max_response_length=600), key, Facts(context=1024))
-    assert "data.max_response_length=600" in str(error.value)
-    assert "= 1112 tokens, but actor_rollout_ref.model.path=some/model has a context of 1024" in str(error.value)
+    said = (
+        "data.max_response_length=600 = 1112 tokens, but actor_rollout_ref.model.path=some/model has a context of 1024"
+    )
+    refused(said, check_model, ppo(max_response_length=600), key, Facts(context=1024))
 
 
 @pytest.mark.parametrize("role", ["critic", "process_reward"])
@@ -73,8 +72,8 @@ def test_the_context_of_the_other_models_counts_under_their_own_key(role):
     config = ppo(max_response_length=600)
     getattr(config, role).enable, getattr(config, role).model.path = True, "other/model"
     assert list(config.models) == ["actor_rollout_ref.model", f"{role}.model"]
-    with pytest.raises(ConfigError, match=f"1112 tokens, but {role}.model.path=other/model has a context of 1024"):
-        check_model(config, f"{role}.model", Facts(context=1024))
+    said = f"1112 tokens, but {role}.model.path=other/model has a context of 1024"
+    refused(said, check_model, config, f"{role}.model", Facts(context=1024))
 
 
 ACTOR = "actor_rollout_ref.actor.checkpoint"

@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from burnish.config import GENERATION, Needs, load, load_rm, load_sft
+from burnish.config import GENERATION, RM, SFT, Needs, load
 from burnish.config.checks import check_heads
 from burnish.config.memory import estimate_memory, gib
 from burnish.config.placement import ModelSplit, agent_processes, describe, pool_of, pools_of, split_of
 from burnish.config.plan import plan_micro_batches, plan_numbers
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
-from burnish.errors import ConfigError, NotAvailable, install_command
+from burnish.errors import NotAvailable, install_command
 from tests.config.conftest import refused, told
 from tests.config.test_plan import facts_of, sizes, value
 
@@ -22,6 +22,7 @@ NODES, PER_NODE, EXECUTOR, POOLS = (
 )
 ADDRESS = "ray_init.address"
 JUDGE = {"reward_model.enable": True, "reward_model.model.path": "rm"}
+APART = JUDGE | {POOLS: {"main": [1], "judge": [3], "roles": {"reward_model": "judge"}}}
 TWO_NODES = {NODES: 2, ADDRESS: "head:6379"}
 KL = {f"{ACTOR}.use_kl_loss": True}
 CRITIC = Needs(critic=True)
@@ -57,30 +58,21 @@ def test_one_process_needs_no_ray_and_a_missing_one_is_named_with_the_command(fi
 def test_more_than_one_process_is_ray(finish, keys, reason):
     config, notices = finish(keys)
     assert config.trainer.executor == "ray" and told(notices, f"trainer.executor=ray, because {reason}")
-    with pytest.raises(ConfigError) as error:
-        finish(keys | {EXECUTOR: "local"})
-    assert str(error.value) == f"trainer.executor=local runs one process, but {reason}; leave one of them out"
+    said = f"trainer.executor=local runs one process, but {reason}; leave one of them out"
+    refused(f"^{re.escape(said)}$", finish, keys | {EXECUTOR: "local"})
 
 
 def test_keys_that_are_not_read_are_reported(finish):
-    keys = {
-        "trainer.worker_timeout": 5,
-        "ray_init.num_cpus": 4,
-        f"{ROLLOUT}.agent.num_workers": 3,
-    }
+    keys = {"trainer.worker_timeout": 5, "ray_init.num_cpus": 4, f"{ROLLOUT}.agent.num_workers": 3}
     (notice,) = told(finish(keys)[1], "trainer.executor is local")
     assert all(name in notice for name in keys)
     assert not told(finish(keys | {PER_NODE: 2})[1], "unused")
-    keys = {
-        f"{ACTOR}.fsdp_config.fsdp_size": 2,
-        f"{REF}.fsdp_config.forward_prefetch": True,
-        "trainer.balance_batch": False,
-    }
-    notices = finish(keys | {f"{ACTOR}.use_kl_loss": True})[1]
+    keys = {f"{ACTOR}.fsdp_config.fsdp_size": 2, f"{REF}.fsdp_config.forward_prefetch": True}
+    keys["trainer.balance_batch"] = False
+    notices = finish(keys | KL)[1]
     assert told(notices, "unused", f"{ACTOR}.fsdp_config.fsdp_size", "nothing to shard")
-    assert told(notices, "unused", f"{REF}.fsdp_config.forward_prefetch") and told(
-        notices, "balance_batch", "one process"
-    )
+    assert told(notices, "unused", f"{REF}.fsdp_config.forward_prefetch")
+    assert told(notices, "balance_batch", "one process")
     assert not told(finish(keys | {PER_NODE: 2})[1], "unused")
     (notice,) = told(finish({POOLS: {"main": [2]}, PER_NODE: 8, NODES: 1})[1], "unused")
     assert notice == f"unused: {NODES}, {PER_NODE} (trainer.resource_pools says how many processes there are)"
@@ -102,14 +94,13 @@ def test_auto_is_the_gpus_of_this_machine_with_ray_and_one_without(finish):
     config, _ = finish()
     assert devices(config, frozenset(), 8) == [] and config.trainer.n_gpus_per_node == 1
     config, _ = finish({EXECUTOR: "ray", f"{ACTOR}.ulysses_sequence_parallel_size": 3})
-    with pytest.raises(ConfigError, match="ulysses_sequence_parallel_size=3: the 8 processes of the pool global_pool"):
-        devices(config, frozenset(), 8)
+    refused("parallel_size=3: the 8 processes of the pool global_pool", devices, config, frozenset(), 8)
 
 
 def test_more_processes_than_gpus_is_an_error_and_on_a_cpu_they_share(finish):
     config, _ = finish({PER_NODE: 4})
-    with pytest.raises(ConfigError, match=r"^trainer\.n_gpus_per_node=4: 4 processes .*this machine has 2.*device=cpu"):
-        devices(config, frozenset(), 2)
+    said = r"^trainer\.n_gpus_per_node=4: 4 processes .*this machine has 2.*device=cpu"
+    refused(said, devices, config, frozenset(), 2)
     assert "4 processes" in devices(config, frozenset(), 0)[0]
     pools, _ = finish({POOLS: {"a": [2], "b": [1], "roles": {"reward_model": "b"}}} | JUDGE)
     refused(r"^trainer\.resource_pools=.*3 processes", devices, pools, frozenset(), 2)
@@ -128,7 +119,7 @@ def test_more_processes_than_gpus_is_an_error_and_on_a_cpu_they_share(finish):
         ({PER_NODE: 2, ADDRESS: "ray://head:1"}, r"ray_init\.address=ray://head:1: .*machine of the cluster"),
         (
             {PER_NODE: 2, ADDRESS: "auto", "ray_init.num_cpus": 4},
-            r"ray_init\.num_cpus=4 with ray_init\.address=auto.*leave ray_init\.num_cpus out",
+            "num_cpus=4 with .*address=auto.*leave .*num_cpus out",
         ),
     ],
 )
@@ -233,36 +224,22 @@ def test_a_pool_shares_a_model_as_the_keys_say(finish, keys, split):
         ({PER_NODE: 6, f"{ACTOR}.fsdp_config.fsdp_size": 4}, f"{ACTOR}.fsdp_config.fsdp_size=4", "6"),
         (KL | {PER_NODE: 6, f"{REF}.fsdp_config.fsdp_size": 4}, f"{REF}.fsdp_config.fsdp_size=4", "6"),
         ({PER_NODE: 4, "critic.ulysses_sequence_parallel_size": 3}, "critic.ulysses_sequence_parallel_size=3", "4"),
-        (
-            JUDGE | {POOLS: {"main": [1], "judge": [3], "roles": {"reward_model": "judge"}},
-                     "reward_model.model.fsdp_config.fsdp_size": 2},
-            "reward_model.model.fsdp_config.fsdp_size=2", "3",
-        ),
+        (APART | {"reward_model.model.fsdp_config.fsdp_size": 2}, "reward_model.model.fsdp_config.fsdp_size=2", "3"),
     ],
-)  # fmt: skip
+)
 def test_pool_that_does_not_split_is_refused_with_sizes_that_do(finish, keys, key, pool):
-    with pytest.raises(ConfigError) as error:
-        finish(keys, CRITIC)
-    text = str(error.value)
-    assert text.startswith(f"{key}: the {pool} processes of the pool ") and "choose one of 1" in text
+    refused(f"^{key}: the {pool} processes of the pool .*choose one of 1", finish, keys, CRITIC)
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({f"{ACTOR}.fsdp_config.fsdp_size": -2}, "fsdp_size=-2: must be"),
         (
             {f"{ACTOR}.ulysses_sequence_parallel_size": 2, f"{ACTOR_MODEL}.use_remove_padding": False},
             "ulysses_sequence_parallel_size=2 with .*use_remove_padding=false",
         ),
-        (
-            {f"{ACTOR_MODEL}.use_fused_kernels": True},
-            r"actor_rollout_ref\.model\.use_fused_kernels=true: .*layer by layer",
-        ),
-        (
-            {f"{ACTOR_MODEL}.enable_activation_offload": True},
-            "activation_offload=true: .*enable_gradient_checkpointing=true instead",
-        ),
+        ({f"{ACTOR_MODEL}.use_fused_kernels": True}, rf"{ACTOR_MODEL}\.use_fused_kernels=true: .*layer by layer"),
+        ({f"{ACTOR_MODEL}.enable_activation_offload": True}, "offload=true: .*enable_gradient_checkpointing=true inst"),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused(finish, keys, message):
@@ -274,17 +251,13 @@ def test_what_several_processes_cannot_do_is_refused(finish, keys, message):
 def test_heads_that_do_not_split_are_refused(finish, section, model):
     config, _ = finish({PER_NODE: 4, f"{section}.ulysses_sequence_parallel_size": 4}, CRITIC)
     check_heads(config, model, facts_of(heads=8))
-    with pytest.raises(ConfigError, match=rf"^{section}\.ulysses.*=4: {model}\.path=some/model has 6 .*1, 2, 3, 6"):
-        check_heads(config, model, facts_of(heads=6))
+    said = rf"^{section}\.ulysses.*=4: {model}\.path=some/model has 6 .*1, 2, 3, 6"
+    refused(said, check_heads, config, model, facts_of(heads=6))
 
 
 def test_other_commands_still_run_in_one_process():
-    files = ["data.train_files=x", "model.path=x"]
-    for load_one in (load_sft, load_rm):
-        with pytest.raises(NotAvailable, match=r"several processes \(Ray\)"):
-            load_one([*files, "trainer.n_gpus_per_node=2"])
-    with pytest.raises(NotAvailable, match=r"several processes \(Ray\)"):
-        load(["data.path=x", "trainer.nnodes=2"], GENERATION)
+    for schema, key in ((SFT, "n_gpus_per_node"), (RM, "n_gpus_per_node"), (GENERATION, "nnodes")):
+        refused(r"several processes \(Ray\)", load, [f"trainer.{key}=2"], schema, error=NotAvailable)
     loaded = load(["data.path=x", "rollout.agent.num_workers=2"], GENERATION)[0]
     assert told(loaded.notices, "no effect: rollout.agent.num_workers")
 
@@ -296,7 +269,7 @@ BF16 = {"actor_rollout_ref.model.dtype": "bf16"}
 
 
 def test_each_process_holds_its_slices_and_a_whole_replica(finish):
-    config, _ = finish(BATCH | BF16 | {PER_NODE: 4, f"{ACTOR}.use_kl_loss": True}, CRITIC)
+    config, _ = finish(BATCH | BF16 | KL | {PER_NODE: 4}, CRITIC)
     memory = estimate_memory(config, sizes(), 2)
     assert (memory.weights, memory.masters, memory.moments) == (1_000_000, 0, 2_000_000), "float32 and its own master"
     assert memory.replica == 2_000_000 and memory.reference == 500_000, "whole in bfloat16; a quarter in bfloat16"
@@ -351,17 +324,12 @@ def test_rows_and_tokens_are_dealt_to_processes(finish):
     config, _ = finish(BATCH | {PER_NODE: 16})
     plan_micro_batches(config, sizes(), 2**40)
     assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 2  # 32 sequences over 16
-    keys = BATCH | {
-        PER_NODE: 4,
-        f"{ACTOR}.ulysses_sequence_parallel_size": 2,
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
-    }
-    config, _ = finish(keys)
+    keys = BATCH | {PER_NODE: 4, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4}
+    config, _ = finish(keys | {f"{ACTOR}.ulysses_sequence_parallel_size": 2})
     lines = plan_numbers(config, None, sizes())
-    assert (
-        value(lines, "slices of a sequence") == "2" and value(lines, "sequences per mini-batch and 2 processes") == "16"
-    )
-    whole = estimate_memory(finish(keys | {f"{ACTOR}.ulysses_sequence_parallel_size": 1})[0], sizes(), 4)
+    assert value(lines, "slices of a sequence") == "2"
+    assert value(lines, "sequences per mini-batch and 2 processes") == "16"
+    whole = estimate_memory(finish(keys)[0], sizes(), 4)
     assert estimate_memory(config, sizes(), 4).most("activations") == whole.most("activations") // 2
     key = f"{ACTOR}.fsdp_config.fsdp_size"
     assert told(finish({PER_NODE: 4, key: 8})[1], f"{key}=8 is 4 here")

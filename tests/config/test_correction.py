@@ -3,6 +3,7 @@ generation that runs ahead."""
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,8 @@ HALF, TWO = math.log(0.5), math.log(2)
     ("written", "bounds"),
     [
         (2.0, WeightBounds(None, 2.0)),
-        (3, WeightBounds(None, 3.0)),
-        ("3", WeightBounds(None, 3.0)),
         ("1", WeightBounds(None, 1.0)),
         ("0.5_2.0", WeightBounds(0.5, 2.0)),
-        ("0.5_2", WeightBounds(0.5, 2.0)),
         (" 1e-1_5 ", WeightBounds(0.1, 5.0)),
     ],
 )
@@ -91,7 +89,6 @@ BAND, SMALL = mask("token_k1", HALF, TWO), mask("token_k2", 0.0, 0.25)
         ),
         (["token_k1", "token_k2"], ["0.5_2.0", 0.25], (BAND, SMALL)),
         ("token_k2,token_k3", "0.25", (SMALL, mask("token_k3", 0.0, 0.25))),
-        ("token_k1,token_k1", "0.5_2.0", (BAND,)),
         ("token_k1,token_k1", "0.5_2.0,2", (BAND,)),
     ],
 )
@@ -109,43 +106,27 @@ def test_every_mask_there_is_can_be_chosen_at_once():
 @pytest.mark.parametrize(
     ("rollout_rs", "threshold", "key", "said"),
     [
-        (
-            "token_k4",
-            "1",
-            "rollout_rs=token_k4",
-            "there is no 'token_k4'; did you mean 'token_k1'? There is token_k1,",
-        ),
-        ("seq_max_k1", "2", "rollout_rs=seq_max_k1", "there is no 'seq_max_k1'; did you mean 'seq_max_k2'?"),
-        ("geometric", "2", "rollout_rs=geometric", "there is no 'geometric'; There is token_k1"),
-        ("token_k1,", "2", "rollout_rs=token_k1,", "there is no ''; There is"),
-        ("token_k1", None, "rollout_rs=token_k1", f"set {SECTION}.rollout_rs_threshold with it"),
-        ("token_k2", "0.1_0.2", "rollout_rs_threshold=0.1_0.2", "token_k2 is never negative and takes one upper bound"),
-        ("token_k1", "2_0.5", "rollout_rs_threshold=2_0.5", "the lower bound 2 is not below the upper bound 0.5"),
-        ("token_k1", "1.1_2", "rollout_rs_threshold=1.1_2", "leaves out 1, where both policies agree"),
-        (
-            "token_k1",
-            0.52,
-            "rollout_rs_threshold=0.52",
-            "single bound u of token_k1 means 1/u..u and must be greater",
-        ),
-        ("token_k1", 1, "rollout_rs_threshold=1", "must be greater than 1; or write lower_upper"),
-        ("token_k3", "-0.1", "rollout_rs_threshold=-0.1", "bounds are finite and more than 0"),
-        ("token_k3", "high", "rollout_rs_threshold=high", "'high' is neither a number nor lower_upper"),
-        ("token_k3", True, "rollout_rs_threshold=true", "'true' is neither a number nor lower_upper"),
-        (
-            "token_k1,token_k2,token_k3",
-            "1.1,0.2",
-            "rollout_rs_threshold=1.1,0.2",
-            "2 bounds for the 3 masks of rollout_rs; give one for all or one each",
-        ),
-        (["token_k1"], ["2", "3"], "rollout_rs_threshold=[2,3]", "2 bounds for the 1 masks"),
-        ("token_k2,token_k2", "0.1,0.2", "rollout_rs_threshold=0.1,0.2", "two bounds for token_k2; keep one"),
+        ("token_k4", "1", "=token_k4", "there is no 'token_k4'; did you mean 'token_k1'? There is token_k1,"),
+        ("seq_max_k1", "2", "=seq_max_k1", "there is no 'seq_max_k1'; did you mean 'seq_max_k2'?"),
+        ("geometric", "2", "=geometric", "there is no 'geometric'; There is token_k1"),
+        ("token_k1,", "2", "=token_k1,", "there is no ''; There is"),
+        ("token_k1", None, "=token_k1", f"set {SECTION}.rollout_rs_threshold with it"),
+        ("token_k2", "0.1_0.2", "_threshold=0.1_0.2", "token_k2 is never negative and takes one upper bound"),
+        ("token_k1", "2_0.5", "_threshold=2_0.5", "the lower bound 2 is not below the upper bound 0.5"),
+        ("token_k1", "1.1_2", "_threshold=1.1_2", "leaves out 1, where both policies agree"),
+        ("token_k1", 0.52, "_threshold=0.52", "a single bound u of token_k1 means 1/u..u and must be greater than 1"),
+        ("token_k1", 1, "_threshold=1", "must be greater than 1; or write lower_upper"),
+        ("token_k3", "-0.1", "_threshold=-0.1", "bounds are finite and more than 0"),
+        ("token_k3", "high", "_threshold=high", "'high' is neither a number nor lower_upper"),
+        ("token_k1,token_k2,token_k3", "1.1,0.2", "_threshold=1.1,0.2", "2 bounds for the 3 masks of rollout_rs; give"),
+        (["token_k1"], ["2", "3"], "_threshold=[2,3]", "for the 1 masks of rollout_rs; give one for all or one each"),
+        ("token_k2,token_k2", "0.1,0.2", "_threshold=0.1,0.2", "two bounds for token_k2; keep one"),
     ],
 )
 def test_masks_that_cannot_be_are_named(rollout_rs, threshold, key, said):
     with pytest.raises(ConfigError) as error:
         both(rollout_rs, threshold)
-    assert str(error.value).startswith(f"{SECTION}.{key}: ")
+    assert str(error.value).startswith(f"{SECTION}.rollout_rs{key}: ")
     assert said in str(error.value)
 
 
@@ -174,11 +155,9 @@ def settle(make):
     return run
 
 
-def refused(settle, keys, *parts, needs=RATIO):
-    with pytest.raises(ConfigError) as error:
+def refused(settle, keys, words, needs=RATIO):
+    with pytest.raises(ConfigError, match=re.escape(words)):
         settle(keys, needs)
-    for part in parts:
-        assert part in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -189,14 +168,9 @@ def test_what_the_reference_refuses_in_a_step_is_refused_before_the_run(settle, 
     refused(settle, keys, f"{SECTION}.")
 
 
-ON, AUTO, OFF, MEASURE, SEQUENCE = (
-    {"mode": "on"},
-    {"mode": "auto"},
-    {"mode": "off"},
-    {"mode": "measure"},
-    {"rollout_is": "sequence"},
-)
-TOKEN, GAP, SILENT = {"rollout_is": "token"}, {"gap_threshold": 0.5}, {LOG_PROBS: False}
+ON, AUTO, OFF, MEASURE = ({"mode": mode} for mode in ("on", "auto", "off", "measure"))
+TOKEN, SEQUENCE = {"rollout_is": "token"}, {"rollout_is": "sequence"}
+GAP, SILENT = {"gap_threshold": 0.5}, {LOG_PROBS: False}
 REINFORCE, CLIP = BYPASS | {"loss_type": "reinforce"}, BYPASS | {"loss_type": "ppo_clip"}
 BOUNDS = {"rollout_is_threshold": 3.0, "rollout_is_batch_normalize": True}
 SWITCHED = {
@@ -218,7 +192,6 @@ NO_GAP = f"({LOG_PROBS}=false: there is no gap to measure)"
     [
         ({}, "measure None vanilla", []),
         (SEQUENCE, "on sequence vanilla", [SWITCHED["rollout_is=sequence"]]),
-        (SEQUENCE | ON, "on sequence vanilla", []),
         (SEQUENCE | AUTO, "auto sequence vanilla", []),
         (REJECT, "on None vanilla", [SWITCHED["rollout_rs=token_k1"]]),
         (REJECT | ON, "on None vanilla", []),
@@ -244,12 +217,10 @@ NO_GAP = f"({LOG_PROBS}=false: there is no gap to measure)"
         (SILENT | OFF, "off None vanilla", []),
         (SILENT | MEASURE, "measure None vanilla", [f"unused: {S}.mode {NO_GAP}"]),
         (SILENT | GAP, "measure None vanilla", [f"unused: {S}.gap_threshold {NO_GAP}"]),
-        (BYPASS, "measure None vanilla", []),
         (BYPASS | MEASURE, "measure None vanilla", []),
         (BYPASS | OFF, "off None vanilla", []),
         (BYPASS | REJECT, "on None vanilla", [SWITCHED["rollout_rs=token_k1"]]),
         (CLIP, "measure None vanilla", []),
-        (REINFORCE, "measure None reinforce", [LOSS]),
         (REINFORCE | MEASURE, "measure None reinforce", [LOSS]),
         (REINFORCE | ON, "on token reinforce", [LOSS, WEIGHED["on"]]),
         (REINFORCE | TOKEN, "on token reinforce", [LOSS, SWITCHED["rollout_is=token"]]),
@@ -273,12 +244,8 @@ KEEP_ONE = "and that is set to gspo; keep one"
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        *(
-            (SEQUENCE | {"mode": m}, f"{S}.rollout_is=sequence with {S}.mode={m}: {NOTHING}")
-            for m in ("measure", "off")
-        ),
-        *((REJECT | {"mode": m}, f"{S}.rollout_rs=token_k1 with {S}.mode={m}: {NOTHING}") for m in ("measure", "off")),
-        (SILENT | ON, f"{LOG_PROBS}=false: {S}.mode=on reads the log-probs of the rollout; leave it out"),
+        (SEQUENCE | MEASURE, f"{S}.rollout_is=sequence with {S}.mode=measure: {NOTHING}"),
+        (REJECT | OFF, f"{S}.rollout_rs=token_k1 with {S}.mode=off: {NOTHING}"),
         (SILENT | AUTO, f"{LOG_PROBS}=false: {S}.mode=auto reads the log-probs of the rollout; leave it out"),
         (SILENT | TOKEN, f"{LOG_PROBS}=false: {S}.mode=on reads the log-probs of the rollout; leave it out"),
         (SILENT | BYPASS, f"{LOG_PROBS}=false: {S}.bypass_mode=true reads the log-probs of the rollout; leave it out"),
@@ -290,10 +257,7 @@ KEEP_ONE = "and that is set to gspo; keep one"
         ({"loss_type": "ppo_clip"}, f"choose the loss with {LOSS_MODE}=vanilla"),
         (REINFORCE | {LOSS_MODE: "gspo"}, f"{S}.loss_type=reinforce means {LOSS_MODE}=reinforce, {KEEP_ONE}"),
         (CLIP | {LOSS_MODE: "gspo"}, f"{S}.loss_type=ppo_clip means {LOSS_MODE}=vanilla, {KEEP_ONE}"),
-        (
-            REINFORCE | TOKEN | BOUNDS,
-            f"{S}.rollout_is_batch_normalize=true with {S}.bypass_mode=true: a micro-batch does",
-        ),
+        (REINFORCE | TOKEN | BOUNDS, f"{S}.rollout_is_batch_normalize=true with {S}.bypass_mode=true: a micro-batch"),
     ],
 )
 def test_what_contradicts_or_counts_twice_is_refused(settle, keys, said):
@@ -302,20 +266,15 @@ def test_what_contradicts_or_counts_twice_is_refused(settle, keys, said):
 
 @pytest.mark.parametrize(
     ("written", "mode"),
-    [("on", "on"), ("off", "off"), ("'on'", "on"), ("true", "on"), ("auto", "auto"), ("measure", "measure")],
+    [("on", "on"), ("off", "off"), ("'on'", "on"), ("true", "on"), ("auto", "auto")],
 )
 def test_on_and_off_are_modes_in_a_recipe_and_on_the_command_line(load, tmp_path, monkeypatch, written, mode):
     (tmp_path / "mine.yaml").write_text(f"algorithm:\n  rollout_correction:\n    mode: {written}\n")
     monkeypatch.chdir(tmp_path)
     for loaded in (load("--config-path=.", "--config-name=mine"), load(f"{SECTION}.mode={written}")):
-        correction(loaded.config, Given(loaded.explicit, RATIO))
         assert loaded.config.algorithm.rollout_correction.mode == mode
-
-
-def test_unknown_mode_is_refused_with_the_choices(make):
-    for mode in ("always", 1):
-        with pytest.raises(ConfigError, match=rf"mode={mode}: must be one of measure, auto, on, off"):
-            make({f"{SECTION}.mode": mode})
+    with pytest.raises(ConfigError, match=r"mode=1: must be one of measure, auto, on, off"):
+        load(f"{SECTION}.mode=1")
 
 
 @pytest.mark.parametrize("keys", ["rollout_is: token, rollout_is", "rollout_rs: token_k1, rollout_rs"])
@@ -329,7 +288,7 @@ def test_a_band_below_1_that_yaml_takes_for_a_number_is_noticed(load, tmp_path, 
 
 @pytest.mark.parametrize(
     ("typed", "lower", "upper"),
-    [("1_2.0", 1, 2), ("1_2", 1, 2), ("0.5_2", 0.5, 2), ("0.5_2.0", 0.5, 2), (".5_2.", 0.5, 2), ("1e-1_5", 0.1, 5)],
+    [("1_2.0", 1, 2), ("0.5_2", 0.5, 2), (".5_2.", 0.5, 2), ("1e-1_5", 0.1, 5)],
 )
 def test_a_band_typed_in_any_way_stays_a_band(load, typed, lower, upper):
     weights = load(f"{SECTION}.rollout_is=token", f"{SECTION}.rollout_is_threshold={typed}")
@@ -337,13 +296,8 @@ def test_a_band_typed_in_any_way_stays_a_band(load, typed, lower, upper):
     masks = load(f"{SECTION}.rollout_rs=[token_k1,token_k2]", f"{SECTION}.rollout_rs_threshold=[{typed}, 0.1]")
     (mask, _) = rejections(masks.config.algorithm.rollout_correction)
     assert (mask.lower, mask.upper) == (math.log(lower), math.log(upper))
-
-
-def test_masks_are_a_list_on_the_command_line(load):
-    loaded = load(f"{SECTION}.rollout_rs=[token_k1,seq_mean_k3]", f"{SECTION}.rollout_rs_threshold=[0.5_2.0,0.01]")
-    given = Given(loaded.explicit, RATIO)
-    correction(loaded.config, given)
-    assert given.notices == [f"{SECTION}.mode=on, because {SECTION}.rollout_rs=[token_k1,seq_mean_k3] is set"]
+    correction(masks.config, given := Given(masks.explicit, RATIO))
+    assert given.notices == [f"{SECTION}.mode=on, because {SECTION}.rollout_rs=[token_k1,token_k2] is set"]
 
 
 def test_what_the_loss_reads_comes_from_the_update_itself(settle, make, tmp_path):
@@ -386,7 +340,7 @@ def test_staleness_sets_defaults(finish):
     assert f"{FREES}=false" in "\n".join(finish(AHEAD | {FREES: True})[1])
 
 
-@pytest.mark.parametrize("keys", [{}, {STALENESS: 2}, {ENABLE: True}], ids=["nothing", "a number", "the switch"])
+@pytest.mark.parametrize("keys", [{}, {STALENESS: 2}, {ENABLE: True}])
 def test_run_ahead_is_off_without_both_keys(finish, keys):
     config, notices = finish(keys)
     assert config.staleness == 0 and config.algorithm.rollout_correction.mode == "measure"

@@ -41,7 +41,6 @@ def test_spec_and_class_agree(name):
     [
         ("vllm", None, r"needs the package vllm.*burnish\[vllm\].*docs/vllm\.md"),
         ("sglang", None, r"needs the package sglang.*docs/sglang\.md"),
-        ("vllm", "0.11.2", r"needs vLLM 0\.32 or newer, and 0\.11\.2 is installed"),
         ("vllm", "0.31.9", r"needs vLLM 0\.32 or newer, and 0\.31\.9 is installed"),
         ("vllm", "0.32.0", None),
         ("vllm", "1.0", None),
@@ -90,8 +89,8 @@ def test_arguments_reach_their_engine_alone(finish, installed, name, argument):
 def test_arguments_of_an_engine_are_a_mapping_or_null(finish, installed, engine):
     installed("0.32.0")
     keys = {f"{ROLLOUT}.name": engine}
-    with pytest.raises(ConfigError, match=rf"^{ROLLOUT}\.engine_kwargs\.vllm=5: must be a mapping$"):
-        finish({**keys, f"{ROLLOUT}.engine_kwargs.vllm": 5})
+    said = rf"^{ROLLOUT}\.engine_kwargs\.vllm=5: must be a mapping$"
+    refused(said, finish, {**keys, f"{ROLLOUT}.engine_kwargs.vllm": 5})
     config, _ = finish({**keys, f"{ROLLOUT}.engine_kwargs.vllm": None})
     assert config.actor_rollout_ref.rollout.engine_kwargs == {"vllm": {}}
 
@@ -111,12 +110,8 @@ def test_attention_is_checked_for_engines_that_page_it(finish, installed):
         ("vllm", "tensor_parallel_size", rf"set {ROLLOUT}\.tensor_model_parallel_size"),
         ("vllm", "load_format", "burnish sets it itself"),
         ("vllm", "pipeline_parallel_size", "vLLM was never run with it here"),
-        ("vllm", "kv_offloading_size", "vLLM was never run with it"),
         ("sglang", "attention_backend", "burnish sets it itself"),
         ("sglang", "quantization", "SGLang was never run with it"),
-        ("sglang", "speculative_algorithm", "SGLang was never run with it"),
-        ("sglang", "dp_size", "SGLang was never run with it"),
-        ("sglang", "enable_lora", "SGLang was never run with it"),
         ("native", "block_size", "takes no arguments but the keys of"),
         ("vlm", "block_size", "did you mean vllm"),
     ],
@@ -133,8 +128,8 @@ def test_temperatures_that_vllm_would_change_are_refused(finish, installed, sect
     installed("0.32.0")
     keys = {f"{ROLLOUT}.name": "vllm", f"{section}.do_sample": True}
     for temperature in (0.005, 2.5):
-        with pytest.raises(ConfigError, match=rf"^{section}\.temperature={temperature:g}: vLLM takes .*0\.01 to 2"):
-            finish(keys | {f"{section}.temperature": temperature})
+        said = rf"^{section}\.temperature={temperature:g}: vLLM takes .*0\.01 to 2"
+        refused(said, finish, keys | {f"{section}.temperature": temperature})
     finish(keys | {f"{section}.temperature": 0.01})
 
 
@@ -153,8 +148,7 @@ def test_sglang_is_refused_on_a_gpu(finish, installed):
     config, _ = finish({f"{ROLLOUT}.name": "sglang"})
     devices(config, frozenset(), 0)
     words = rf"on a GPU \({ROLLOUT}\.name=sglang\).*docs/sglang.md.*name=vllm or .*name=native"
-    with pytest.raises(NotAvailable, match=words):
-        devices(config, frozenset(), 1)
+    refused(words, devices, config, frozenset(), 1, error=NotAvailable)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_home_folders_and_digits_in_lists_quotes_and_sweeps(load):
     files = load("""data.train_files=[1_2, '3_4,5_6,7', "8_9", a_1]""").config.data.train_files
     assert files == ["1_2", "3_4,5_6,7", "8_9", "a_1"]
     jobs = []
-    run(["--multirun", "trainer.experiment_name=1_2,3_4"], PPO, no_rules, jobs.append)
+    run(["-m", "trainer.experiment_name=1_2,3_4"], PPO, no_rules, jobs.append)
     assert [job.config.trainer.experiment_name for job in jobs] == ["1_2", "3_4"]
 
 
@@ -80,14 +81,6 @@ def test_home_folders_and_digits_in_lists_quotes_and_sweeps(load):
 @pytest.mark.parametrize("text", ["2024_01_02", "1_2.0", "0.5_2", "3"])
 def test_text_of_digits_stays_as_it_was_typed(load, key, text):
     assert load(f"{key}={text}").config.trainer.experiment_name == text
-
-
-def test_a_band_comes_back_from_the_recipe_of_its_run(load, tmp_path, monkeypatch):
-    name = "algorithm.rollout_correction.rollout_is_threshold"
-    (tmp_path / "recipe.yaml").write_text(to_recipe(load(f"{name}=1_2.0").given))
-    monkeypatch.chdir(tmp_path)
-    again = load("--config-path=.", "--config-name=recipe")
-    assert again.config.algorithm.rollout_correction.rollout_is_threshold == "1_2.0"
 
 
 def test_flags_are_taken_out(load):
@@ -113,14 +106,13 @@ def test_where_recipes_are_found_and_what_wins_over_them(recipes, load):
     assert load(*arguments, "actor_rollout_ref.rollout.n=3").config.actor_rollout_ref.rollout.n == 3
     assert load(*arguments, "trainer.run_name=mine").config.trainer.experiment_name == "mine"
     assert load("--config-name=recipes/dr_grpo").config.algorithm.norm_adv_by_std_in_grpo is False
-    assert load("--config-name=recipes/plain").config.trainer.experiment_name == "from-recipe"
     assert load("--config-path=recipes", "trainer.seed=3").config.trainer.seed == 3
     assert load("--config-path=recipes", "--config-name=ppo_trainer").explicit == frozenset()
     (recipes / "size").mkdir()
     (recipes / "size" / "small.yaml").write_text("# @package _global_\ndata: {train_batch_size: 8}\n")
     loaded = load("--config-path=recipes", "--config-name=plain", "+size=small")
     assert loaded.config.data.train_batch_size == 8
-    (recipes / "plain.yaml").rename("mine.yaml")
+    (recipes / "plain.yaml").rename("mine.yaml")  # in the working directory
     assert load("--config-path=recipes", "--config-name=mine").config.trainer.experiment_name == "from-recipe"
 
 
@@ -128,18 +120,14 @@ def test_where_recipes_are_found_and_what_wins_over_them(recipes, load):
     "arguments", [("--config-path=recipes", "--config-name=plane"), ("--config-name=recipes/plane.yaml",)]
 )
 def test_a_recipe_that_is_nowhere_is_an_error(recipes, load, arguments):
-    with pytest.raises(ConfigError) as error:
-        load(*arguments)
-    assert str(error.value).startswith(f"--config-name=plane: no plane.yaml in {recipes}")
-    assert "did you mean plain? (there: " in str(error.value) and "with_defaults" in str(error.value)
+    said = rf"^--config-name=plane: no plane\.yaml in {recipes}.*did you mean plain\? \(there: .*with_defaults"
+    refused(said, load, *arguments)
 
 
 def test_missing_folders_and_recipes_are_errors(recipes, load):
-    with pytest.raises(ConfigError, match=r"--config-name=plain: no plain\.yaml in .*, nor any other recipe"):
-        load("--config-name=plain")  # it is in recipes/
+    refused(r"=plain: no plain\.yaml in .*, nor any other recipe", load, "--config-name=plain")  # it is in recipes/
     refused(r"--config-path=nowhere: no such folder .*" + str(recipes.parent), load, "--config-path=nowhere")
-    with pytest.raises(NotAvailable, match="Megatron-core"):
-        load("--config-name=ppo_megatron_trainer")
+    refused("Megatron-core", load, "--config-name=ppo_megatron_trainer", error=NotAvailable)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +143,7 @@ def test_missing_folders_and_recipes_are_errors(recipes, load):
 )
 def test_recipes_are_checked_like_the_command_line(recipes, load, text, message):
     (recipes / "plain.yaml").write_text(text)
-    with pytest.raises(ConfigError) as error:
-        load("--config-path=recipes", "--config-name=plain")
-    assert message in str(error.value)
+    refused(re.escape(message), load, "--config-path=recipes", "--config-name=plain")
 
 
 def test_a_tilde_takes_back_what_the_recipe_sets(recipes, load):
@@ -167,12 +153,6 @@ def test_a_tilde_takes_back_what_the_recipe_sets(recipes, load):
     assert "~trainer.seed: the recipe does not set it; its default stays" in loaded.notices
     refused(r"unknown key 'trainer.sed'; did you mean 'trainer.seed'", load, "~trainer.sed")
     refused("takes no value", load, "~trainer.seed=1")
-
-
-@pytest.mark.parametrize("prefix", ["", "+", "++"])
-def test_unknown_keys_are_refused_even_when_added(load, prefix):
-    with pytest.raises(ConfigError, match="unknown key 'trainer.total_epoch'; did you mean 'trainer.total_epochs'"):
-        load(f"{prefix}trainer.total_epoch=3")
 
 
 @pytest.mark.parametrize(
@@ -186,20 +166,18 @@ def test_unknown_keys_are_refused_even_when_added(load, prefix):
         (["--cfg", "hydra"], "--cfg job prints the whole configuration"),
         (["--config-name"], "expected one argument"),
         (["data.seed=1", "data=3"], "'data' is a section, not a key"),
+        *(([f"{plus}data.sed=3"], "unknown key 'data.sed'; did you mean 'data.seed'") for plus in ("", "+", "++")),
     ],
 )
 def test_unreadable_arguments_are_refused(load, arguments, message):
-    with pytest.raises(ConfigError) as error:
-        load(*arguments)
-    assert message in str(error.value)
+    refused(re.escape(message), load, *arguments)
 
 
 def test_hydra_leaves_no_trace(tmp_path, monkeypatch, load, capfd):
     monkeypatch.chdir(tmp_path)
     handlers, argv, environment = list(logging.getLogger().handlers), list(sys.argv), dict(os.environ)
     load("trainer.seed=3")
-    with pytest.raises(ConfigError):
-        load("trainer.seed=x")
+    refused("trainer.seed=x", load, "trainer.seed=x")
     assert list(tmp_path.iterdir()) == []
     assert logging.getLogger().handlers == handlers
     assert sys.argv == argv
@@ -211,23 +189,14 @@ def test_every_job_of_a_sweep_has_its_own_configuration_and_folder(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     seen = []
     run(["--multirun", "algorithm.group_size=2,4", "trainer.seed=1,2"], PPO, no_rules, seen.append)
-    assert [(job.config.actor_rollout_ref.rollout.n, job.config.trainer.seed) for job in seen] == [
-        (2, 1),
-        (2, 2),
-        (4, 1),
-        (4, 2),
-    ]
-    assert [job.config.trainer.experiment_name for job in seen] == [
-        *["run-n_2-seed_1", "run-n_2-seed_2", "run-n_4-seed_1", "run-n_4-seed_2"]
-    ]
+    jobs = [(2, 1), (2, 2), (4, 1), (4, 2)]
+    assert [(job.config.actor_rollout_ref.rollout.n, job.config.trainer.seed) for job in seen] == jobs
+    assert [job.config.trainer.experiment_name for job in seen] == [f"run-n_{n}-seed_{seed}" for n, seed in jobs]
     assert seen[1].notices[-1] == "job 2 of 4 is called run-n_2-seed_2"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_names_folders_and_recipes_of_a_sweep(load):
-    seen = []
-    run(["-m", "trainer.experiment_name=a,b"], PPO, no_rules, seen.append)
-    assert [job.config.trainer.experiment_name for job in seen] == ["a", "b"]
     seen = []
     run(["--multirun", "trainer.seed=3,4", "algorithm.lam=0.5,1"], PPO, no_rules, seen.append)
     folder = f"outputs/burnish/{seen[0].config.trainer.experiment_name}/global_step_3"
@@ -246,21 +215,11 @@ def test_names_folders_and_recipes_of_a_sweep(load):
         (["actor_rollout_ref.actor.optim.lr=1e-6,1e-5", "critic.optim.lr=1e-5"], ["run-lr_1e-06", "run-lr_1e-05"]),
         (
             ["actor_rollout_ref.actor.optim.lr=1,2", "critic.optim.lr=3,4"],
-            [
-                f"run-actor.optim.lr_{actor}-critic.optim.lr_{critic}"
-                for actor in ("1.0", "2.0")
-                for critic in ("3.0", "4.0")
-            ],
+            [f"run-actor.optim.lr_{a}-critic.optim.lr_{c}" for a in ("1.0", "2.0") for c in ("3.0", "4.0")],
         ),
-        (
-            ["data.train_files=/data/a b.parquet,/data/c.parquet"],
-            ["run-train_files_data_a_b.parquet", "run-train_files_data_c.parquet"],
-        ),
+        (["data.train_files=/d/a b.jsonl,/d/c.jsonl"], ["run-train_files_d_a_b.jsonl", "run-train_files_d_c.jsonl"]),
         (["trainer.seed=5,5"], ["run-1", "run-2"]),
-        (
-            ["data.train_files=a/b.parquet,a_b.parquet"],
-            ["run-train_files_a_b.parquet-1", "run-train_files_a_b.parquet-2"],
-        ),
+        (["data.train_files=a/b.json,a_b.json"], ["run-train_files_a_b.json-1", "run-train_files_a_b.json-2"]),
         (["trainer.experiment_name=a,b", "trainer.seed=1,2"], ["a-seed_1", "a-seed_2", "b-seed_1", "b-seed_2"]),
     ],
 )
@@ -312,6 +271,7 @@ SET_BY_HAND = (
     "algorithm.kl_ctrl.kl_coef=0.01",
     'actor_rollout_ref.rollout.stop=["a, b"]',
     "data.max_prompt_length=${data.train_batch_size}",
+    "algorithm.rollout_correction.rollout_is_threshold=1_2.0",
     "trainer.total_training_steps=null",
 )
 
@@ -337,6 +297,7 @@ def test_the_recipe_of_a_run_is_that_run_and_keys_can_be_taken_back(run_again):
     assert again.config == earlier.config
     assert again.given == earlier.given
     assert again.config.data.max_prompt_length == 64
+    assert again.config.algorithm.rollout_correction.rollout_is_threshold == "1_2.0"
     _, again = run_again("~algorithm.kl_ctrl.kl_coef")
     assert not again.config.algorithm.use_kl_in_reward
     assert "algorithm.kl_ctrl.kl_coef" not in again.explicit
@@ -368,8 +329,8 @@ def test_the_recipe_of_a_run_takes_overrides_and_what_follows_from_them(run_agai
 
 def test_a_resolved_configuration_is_refused_as_a_recipe(run_again, recipes, load):
     run_again()
-    with pytest.raises(ConfigError, match=r"config\.yaml: a resolved configuration.*use --config-name=recipe"):
-        load("--config-path=recipes", "--config-name=config", "actor_rollout_ref.rollout.n=8")
+    said = r"config\.yaml: a resolved configuration.*use --config-name=recipe"
+    refused(said, load, "--config-path=recipes", "--config-name=config", "actor_rollout_ref.rollout.n=8")
     (recipes / "recipe.yaml").unlink()
     refused("keep the keys that you set", load, "--config-name=recipes/config.yaml")
 
@@ -390,46 +351,14 @@ def test_sft_and_a_search_path_that_does_not_exist(recipes, load):
 
 FILES = "data.train_files=\"['a.parquet']\" actor_rollout_ref.model.path=some/model"
 
-PPO_LINE = r"""
-    data.train_files=train.parquet data.val_files=test.parquet
-    data.train_batch_size=16 data.max_prompt_length=512 data.max_response_length=256
-    actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct actor_rollout_ref.actor.optim.lr=1e-6
-    actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
-    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1
-    actor_rollout_ref.rollout.gpu_memory_utilization=0.4 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4
-    critic.model.path=Qwen/Qwen2.5-0.5B-Instruct critic.optim.lr=1e-5 critic.ppo_micro_batch_size_per_gpu=4
-    algorithm.kl_ctrl.kl_coef=0.001 trainer.logger=console trainer.val_before_train=False trainer.n_gpus_per_node=1
-    trainer.nnodes=1 trainer.save_freq=10 trainer.test_freq=10 trainer.total_epochs=3
-"""
-
-
-def test_ppo_with_a_critic(load):
-    loaded = load(*shlex.split(PPO_LINE))
-    notices = loaded.notices + finalise(loaded.config, loaded.explicit, Needs(critic=True))
-    config = loaded.config
-    assert config.critic.enable is True
-    assert config.actor_rollout_ref.rollout.n == 1
-    assert config.algorithm.use_kl_in_reward is True
-    assert config.critic.ppo_mini_batch_size == 4
-    assert config.trainer.logger == ["console"]
-    assert notices == ["algorithm.use_kl_in_reward=true, because algorithm.kl_ctrl.kl_coef=0.001 is set"]
-
-
-def test_grpo_without_a_group_size(load):
-    line = """algorithm.adv_estimator=grpo data.train_files="['~/data/gsm8k/train.parquet']"
-        data.val_files="['~/data/gsm8k/test.parquet']" actor_rollout_ref.model.path=~/models/Qwen2.5-7B-Instruct
-        trainer.total_epochs=3 trainer.logger='["tensorboard"]'"""
-    loaded = load(*shlex.split(line))
-    notices = finalise(loaded.config, loaded.explicit, Needs(groups=True))
-    assert loaded.config.actor_rollout_ref.rollout.n == 4
-    assert loaded.config.critic.enable is False
-    assert loaded.config.trainer.logger == ["tensorboard"]
-    assert loaded.config.data.train_files == [str(Path.home() / "data/gsm8k/train.parquet")]
-    assert loaded.config.actor_rollout_ref.model.path == str(Path.home() / "models/Qwen2.5-7B-Instruct")
-    assert any("actor_rollout_ref.rollout.n=4" in notice for notice in notices)
-
-
 LINES = r"""
+data.train_batch_size=16 data.max_prompt_length=512 data.max_response_length=256 \
+    actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.ppo_mini_batch_size=4 \
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.gpu_memory_utilization=0.4 \
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 critic.ppo_micro_batch_size_per_gpu=4 \
+    actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 critic.model.path=Qwen/Qwen2.5-0.5B-Instruct \
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1 algorithm.kl_ctrl.kl_coef=0.001 data.val_files=test.parquet \
+    trainer.val_before_train=False trainer.n_gpus_per_node=1 trainer.nnodes=1 trainer.save_freq=10 trainer.test_freq=10
 algorithm.adv_estimator=grpo algorithm.group_size=4 trainer.total_epochs=10
 algorithm.adv_estimator=gae algorithm.gamma=1.0 algorithm.lam=0.95 critic.enable=true critic.optim.lr=1e-5
 custom_reward_function.path=my_reward.py custom_reward_function.name=compute_score reward_model.reward_manager=naive

@@ -10,7 +10,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from burnish.config.data import DataConfig
+from burnish.errors import DataError
 from burnish.models.tiny import byte_tokenizer
+
+
+def refused(match: str, call: Callable[..., Any], *args: Any, error: type[Exception] = DataError, **more: Any) -> None:
+    """`call(*args)` is an error with these words."""
+    with pytest.raises(error, match=match):
+        call(*args, **more)
+
 
 # Like the templates of chat models: a newline after the end of a turn.
 NEWLINE_TEMPLATE = (

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from burnish.data.files import describe, largest_remainder, lookup, read_rows, write_parquet
 from burnish.errors import DataError, NotAvailable
+from tests.data.conftest import refused
 
 ROWS = [
     {"prompt": "a", "extra_info": {"index": 0, "difficulty": "easy"}, "n": 1},
@@ -82,13 +83,10 @@ def test_lookup_takes_the_literal_name_and_missing_folders_and_remote_files_are_
     assert (lookup(row, "extra_info.difficulty"), lookup(row, "a.b")) == (3, 1)
     assert lookup(row, "extra_info.nothing.more") is None and lookup(row, "text.length") is None
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="not found: train.parquet") as caught:
-        read_rows("train.parquet")
-    assert f"working directory: {tmp_path}" in str(caught.value)
-    with pytest.raises(DataError, match="is a folder; name the files in it"):
-        read_rows(tmp_path)
-    with pytest.raises(NotAvailable, match="hdfs://host/x.parquet.*Copy the file to this machine"):
-        read_rows("hdfs://host/x.parquet")
+    refused(rf"not found: train.parquet \(working directory: {tmp_path}\)", read_rows, "train.parquet")
+    refused("is a folder; name the files in it", read_rows, tmp_path)
+    copy = "hdfs://host/x.parquet.*Copy the file to this machine"
+    refused(copy, read_rows, "hdfs://host/x.parquet", error=NotAvailable)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +110,7 @@ def test_lookup_takes_the_literal_name_and_missing_folders_and_remote_files_are_
 )
 def test_unreadable_files(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        read_rows(tmp_path / name)
+    refused(message, read_rows, tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +128,7 @@ def test_broken_and_empty_parquet(tmp_path, damage, message):
     else:
         pq.write_table(pa.table({"prompt": pa.array([], type=pa.string())}), path)
     for reader in (read_rows, lambda path: list(describe(path))):
-        with pytest.raises(DataError, match=message):
-            reader(path)
+        refused(message, reader, path)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +160,10 @@ def test_a_column_that_python_has_no_type_for_is_named(tmp_path, kind, value):
     ],
 )
 def test_rows_that_cannot_be_written_leave_nothing(tmp_path, rows, message):
-    with pytest.raises(DataError, match=message):
-        write_parquet(rows, tmp_path / "rows.parquet")
+    refused(message, write_parquet, rows, tmp_path / "rows.parquet")
     assert not os.listdir(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="file/rows.parquet: cannot be written: "):
-        write_parquet(ROWS, tmp_path / "file" / "rows.parquet")
+    refused("file/rows.parquet: cannot be written: ", write_parquet, ROWS, tmp_path / "file" / "rows.parquet")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from burnish.data.dataset import RLDataset
 from burnish.data.files import largest_remainder
 from burnish.data.order import Order, Stage, make_order
 from burnish.errors import ConfigError, DataError
+from tests.data.conftest import refused
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=4)
 SEEDS = st.integers(0, 2**63)
@@ -111,8 +112,7 @@ def test_weights_repeat_a_small_source_and_leave_out_one_of_weight_zero():
     ],
 )
 def test_sources_without_rows(sizes, weights, message):
-    with pytest.raises(DataError, match=message):
-        Order(sizes, 0, True, weights)
+    refused(message, Order, sizes, 0, True, weights)
     with pytest.raises(ValueError, match="position -1 is negative"):
         Order([3], 0, True).index(-1)
 
@@ -161,8 +161,7 @@ class TestCurriculum:
         ],
     )
     def test_bad_stages(self, dataset, data_config, stages, message):
-        with pytest.raises(ConfigError, match=message):
-            self.order(dataset, data_config, stages)
+        refused(message, self.order, dataset, data_config, stages, error=ConfigError)
         with pytest.raises(DataError, match=r"rows\.jsonl, row 0 .*field 'extra_info\.level' \(data\.curriculum"):
             self.order(dataset, data_config, ["easy"], key="extra_info.level")
 

@@ -20,20 +20,17 @@ from burnish.errors import ConfigError
 ACTOR, CRITIC = "actor_rollout_ref.actor.checkpoint", "critic.checkpoint"
 
 
-def expand_paths(config: Any) -> None:
+def require(config: Any, examples: Mapping[str, str]) -> None:
+    """Keys without a default that makes sense; `examples` shows a value for each. Home folders are expanded."""
+    missing = [name for name in examples if not read(config, name)]
+    if missing:
+        shown = " ".join(f"{name}={examples[name]}" for name in missing)
+        raise ConfigError(f"{' and '.join(missing)} must be set, for example {shown}")
     for name, known in keys_of(type(config)).items():
         value = read(config, name)
         if known.about.path and value:
             expand = os.path.expanduser
             write(config, name, [expand(one) for one in value] if isinstance(value, list) else expand(value))
-
-
-def require(config: Any, examples: Mapping[str, str]) -> None:
-    """Keys without a default that makes sense; `examples` shows a value for each."""
-    missing = [name for name in examples if not read(config, name)]
-    if missing:
-        shown = " ".join(f"{name}={examples[name]}" for name in missing)
-        raise ConfigError(f"{' and '.join(missing)} must be set, for example {shown}")
 
 
 def rows(config: PPOConfig, given: Given) -> None:

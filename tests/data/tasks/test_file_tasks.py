@@ -6,8 +6,8 @@ import pytest
 
 from burnish.data.tasks import geo3k, gsm8k, humaneval, math, mbpp, search_qa
 from burnish.data.tasks.task import LeftOut
-from burnish.errors import DataError
 from burnish.rewards.scores.gsm8k import compute_score
+from tests.data.conftest import refused
 
 GSM8K = {"question": "Two boxes of 700 pens. How many?", "answer": "2 * 700 = <<2*700=1400>>1400\n#### 1,400"}
 PICTURE = {"bytes": b"\x89PNG", "path": None}
@@ -55,22 +55,17 @@ def run(*programs: str) -> None:
         (gsm8k, GSM8K | {"answer": None}, "'answer' is empty"),
         (gsm8k, GSM8K | {"question": "  "}, "'question' is empty"),
         (math, {"problem": "p", "answer": ""}, "'answer' is empty"),
-        (math, {"problem": "p", "answer": None}, "'answer' is empty"),
         (math, {"problem": "p", "answer": "", "solution": "I do not know"}, r"'solution' has no .boxed\{\}"),
         (math, {"problem": None, "answer": "1"}, "'problem' is empty"),
         (mbpp, MBPP | {"test_list": []}, "'test_list' is empty"),
-        (mbpp, MBPP | {"test_list": None}, "'test_list' is empty"),
-        (mbpp, MBPP | {"test_list": [""]}, "'test_list' is empty"),
         (humaneval, HUMANEVAL | {"prompt": "def total(:"}, "not Python"),
-        (search_qa, {"question": "Where?", "answer": []}, "'answer' is empty"),
         (search_qa, {"question": "Where?", "answer": ""}, "'answer' is empty"),
         (search_qa, {"question": "Where?", "golden_answers": None}, "'golden_answers' is empty"),
         (search_qa, {"question": "Where?", "answers": [" "]}, "'answers' is empty"),
     ],
 )
 def test_records_without_question_or_answer_are_left_out(task, record, reason):
-    with pytest.raises(LeftOut, match=reason):
-        make(task, record)
+    refused(reason, make, task, record, error=LeftOut)
 
 
 def test_a_column_of_the_wrong_type_is_an_error():
@@ -79,8 +74,7 @@ def test_a_column_of_the_wrong_type_is_an_error():
         (math, {"problem": "p", "answer": ["1"]}, r"column 'answer' holds \['1'\] \(list\); .* text or a number"),
         (search_qa, {"question": "q", "answers": {"a": 1}}, r"'answers' holds \{'a': 1\} \(dict\); .* text or num"),
     ]:
-        with pytest.raises(DataError, match=message):
-            make(task, record)
+        refused(message, make, task, record)
 
 
 def test_gsm8k_and_math_rows():
@@ -97,17 +91,9 @@ def test_gsm8k_and_math_rows():
     solved = {"problem": "1+1?", "solution": r"It is $\boxed{2}$.", "level": "Level 1", "type": "Algebra"}
     row = make(math, solved)
     assert (content(row), truth(row)) == (f"1+1?\n\n{math.INSTRUCTION}", "2")
-    assert row["extra_info"] == {
-        "question": "1+1?",
-        "answer": solved["solution"],
-        "level": "Level 1",
-        "type": "Algebra",
-    }
+    kept = {"level": "Level 1", "type": "Algebra"}
+    assert row["extra_info"] == {"question": "1+1?", "answer": solved["solution"], **kept}
     assert truth(make(math, {"problem": "p", "answer": "x^2", "solution": r"\boxed{1}"})) == "x^2"
-    assert make(math, {"problem": "p", "answer": "5", "difficulty": 3.0})["extra_info"] == {
-        "question": "p",
-        "difficulty": 3.0,
-    }
     assert [truth(make(math, {"problem": "p", "answer": n})) for n in (0, 2.0, 0.5)] == ["0", "2", "0.5"]
 
 

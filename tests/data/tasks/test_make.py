@@ -7,6 +7,7 @@ from burnish.data.sources import Origin
 from burnish.data.tasks import TASKS, find, load
 from burnish.data.tasks.task import FileTask, from_files, generated
 from burnish.errors import ConfigError, DataError
+from tests.data.conftest import refused
 
 GSM8K = {"data_source": "openai/gsm8k"}
 
@@ -50,16 +51,14 @@ def test_a_missing_column_is_reported_and_one_of_several_names_is_enough(write_j
     )
     assert make(Origin(train=[file], rename={"problem": "question"}))["train"].rows
     several = "no column 'golden_answers' or 'answers' or 'answer'; .*The task reads question, gol"
-    with pytest.raises(DataError, match=several):
-        make(Origin(train=[write_jsonl([{"question": "q"}])]), "search_qa", {"data_source": None})
+    refused(several, make, Origin(train=[write_jsonl([{"question": "q"}])]), "search_qa", {"data_source": None})
 
 
 def test_nothing_left_is_an_error_with_the_reasons(write_jsonl):
     """The reasons are ordered by how often they occur."""
     file = write_jsonl([{"question": "q", "answer": ""}, *[{"question": "q", "answer": "x"}] * 2])
     reasons = "2 because 'answer' does not end with #### and a number; 1 because 'answer' is empty"
-    with pytest.raises(DataError, match=f"rows.jsonl: none of 3 records can become a row: {reasons}"):
-        make(Origin(train=[file]))
+    refused(f"rows.jsonl: none of 3 records can become a row: {reasons}", make, Origin(train=[file]))
 
 
 def test_generated_rows_are_placed_and_pictures_of_some_rows_are_written(write_jsonl, tmp_path):
@@ -80,7 +79,5 @@ def test_every_task_of_the_table_is_there_and_an_unknown_one_names_the_nearest()
         assert len({option.name for option in task.options}) == len(task.options)
         if isinstance(task, FileTask):
             assert any(column.required for column in task.reads) and task.hub.splits()
-    with pytest.raises(ConfigError, match=r"no such task: gsm8; did you mean gsm8k\? There are: gsm8k, gsm8k_tool"):
-        find("gsm8")
-    with pytest.raises(ConfigError, match="no such task: zzz; There are: gsm8k"):
-        find("zzz")
+    refused(r"no such task: gsm8; did you mean gsm8k\? There are: gsm8k, gsm8k_tool", find, "gsm8", error=ConfigError)
+    refused("no such task: zzz; There are: gsm8k", find, "zzz", error=ConfigError)

@@ -2,7 +2,7 @@ import pytest
 
 from burnish.data.tasks.preference import row
 from burnish.data.tasks.task import LeftOut
-from burnish.errors import DataError
+from tests.data.conftest import refused
 
 OPTIONS = {"data_source": "Anthropic/hh-rlhf"}
 START = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: What is\n\na leap year?"
@@ -89,18 +89,14 @@ def test_the_fields_of_messages_are_kept():
         (pair("A?", said("B?", "b"), "c"), "'chosen' does not start with the prompt"),
         (pair("A?", "b", "Human: B?\n\nAssistant: c"), "'rejected' does not start with the p"),
         (pair("A?", "b\n\nHuman: And?", "c"), "'chosen' is an answer with further turns"),
-        (
-            {"prompt": f"{START}\n\nAssistant: W", "chosen": "a", "rejected": "b"},
-            "last turn of 'prompt' is not the user",
-        ),
+        (pair(f"{START}\n\nAssistant: W", "a", "b"), "last turn of 'prompt' is not the user's"),
         (pair("Assistant:", "a", "b"), "the last turn of 'prompt' is not the user's"),
         (pair("A?", [{"role": "assistant", "tool_calls": [{"name": "f"}]}], "b"), "the answer of 'chosen' calls tools"),
         ({"chosen": said("Q", "a")[1:], "rejected": said("Q", "b")[1:]}, "there is no prompt before the answers"),
     ],
 )
 def test_pairs_that_are_left_out(record, reason):
-    with pytest.raises(LeftOut, match=reason):
-        row(record, OPTIONS)
+    refused(reason, row, record, OPTIONS, error=LeftOut)
 
 
 @pytest.mark.parametrize(
@@ -111,5 +107,4 @@ def test_pairs_that_are_left_out(record, reason):
     ],
 )
 def test_a_column_of_another_shape(chosen, message):
-    with pytest.raises(DataError, match=message):
-        row(DIALOGUES | {"chosen": chosen}, OPTIONS)
+    refused(message, row, DIALOGUES | {"chosen": chosen}, OPTIONS)
