@@ -57,6 +57,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
         models.lora(model, name, given, trains=name != REWARD_MODEL)
     loss.kl_terms(config, given)
     models.offload(config, given)
+    loss.clip_range(config, given)
     run_ahead(config, given)
     correction(config, given)
     loss.estimator_keys(config, given)

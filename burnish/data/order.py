@@ -55,6 +55,10 @@ class Order:
         stages: Sequence[Stage] | None = None,
     ):
         self.seed, self.shuffle = seed, shuffle
+        if weights is not None and len(weights) != len(sizes):  # a user's dataset says how many sources it has
+            raise ConfigError(
+                f"data.dataset_weights has {len(weights)} weights for {len(sizes)} files; give one for each"
+            )
         for i, (weight, size) in enumerate(zip(weights or (), sizes, strict=False)):
             if weight and not size and stages is None:
                 raise DataError(

@@ -1,7 +1,5 @@
 """`burnish rm`: its keys, what is required, what is filled in and what is refused."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from burnish.config import RMConfig, finalise_rm, load_rm
@@ -10,7 +8,9 @@ from burnish.config.key import keys_of
 from burnish.config.supervised import SFTConfig
 from burnish.errors import DataError
 from tests.config.conftest import refused
+from tests.config.test_checks import Facts
 
+PAIR = ("chosen", "rejected")
 GIVEN = ["data.train_files=pairs.parquet", "model.path=some/model"]
 
 
@@ -18,12 +18,6 @@ def finish(*overrides):
     loaded = load_rm([*GIVEN, *overrides])
     notices = finalise_rm(loaded.config, loaded.explicit)
     return loaded.config, [*loaded.notices, *notices]
-
-
-@dataclass
-class Facts:
-    columns: tuple[str, ...] = ("prompt", "chosen", "rejected")
-    rows: int = 10
 
 
 def test_defaults_other_spellings_and_required_keys():
@@ -66,9 +60,15 @@ def test_mistakes(override, message):
 
 def test_the_columns_of_the_files():
     config, _ = finish("data.val_files=val.parquet")
-    assert check_files(config, lambda _: Facts(columns=("chosen", "rejected"))) == 10, "conversations hold their prompt"
+    assert check_files(config, lambda _: Facts(columns=PAIR)) == 10, "conversations hold their prompt"
     with pytest.raises(DataError, match=r"pairs.parquet: no column 'rejected' \(data.rejected_key\); its columns are"):
         check_files(config, lambda _: Facts(columns=("chosen",)))
     config, _ = finish("data.margin_key=extra_info.gap")
-    assert check_files(config, lambda _: Facts(columns=("chosen", "rejected", "extra_info"))) == 10
-    refused(r"no column 'extra_info.gap' \(data.margin_key\)", check_files, config, lambda _: Facts(), error=DataError)
+    assert check_files(config, lambda _: Facts(columns=(*PAIR, "extra_info"))) == 10
+    refused(
+        r"no column 'extra_info.gap' \(data.margin_key\)",
+        check_files,
+        config,
+        lambda _: Facts(columns=PAIR),
+        error=DataError,
+    )

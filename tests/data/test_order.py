@@ -113,6 +113,9 @@ def test_weights_repeat_a_small_source_and_leave_out_one_of_weight_zero():
 )
 def test_sources_without_rows(sizes, weights, message):
     refused(message, Order, sizes, 0, True, weights)
+    refused(
+        "data.dataset_weights has 1 weights for 2 files; give one", Order, [3, 3], 0, True, [1.0], error=ConfigError
+    )
     with pytest.raises(ValueError, match="position -1 is negative"):
         Order([3], 0, True).index(-1)
 

@@ -44,6 +44,16 @@ def _switch(given: Given, section: Any, switch: str, coefficient: str, value: fl
     given.say(f"{switch}=true, because {coefficient}={value:g} is set")
 
 
+def clip_range(config: PPOConfig, given: Given) -> None:
+    """Both sides of the clip range; each is `clip_ratio` unless it was set."""
+    actor = config.actor_rollout_ref.actor
+    fill(actor, clip_ratio_low=actor.clip_ratio, clip_ratio_high=actor.clip_ratio)
+    if f"{ACTOR}.clip_ratio_low" in given and f"{ACTOR}.clip_ratio_high" in given:
+        given.unused("clip_ratio_low and clip_ratio_high are both set", f"{ACTOR}.clip_ratio")
+    if actor.loss_agg_mode != "seq-mean-token-sum-norm":
+        given.unused(f"{ACTOR}.loss_agg_mode={actor.loss_agg_mode} does not divide by it", f"{ACTOR}.loss_scale_factor")
+
+
 def estimator_keys(config: PPOConfig, given: Given) -> None:
     """Numbers of estimators that were not chosen are reported as unused; reward components that are whole."""
     algorithm, chosen = config.algorithm, config.algorithm.adv_estimator
@@ -80,14 +90,8 @@ def estimator_keys(config: PPOConfig, given: Given) -> None:
 
 
 def loss_keys(config: PPOConfig, given: Given) -> None:
-    """Each side of the clip range is `clip_ratio` unless it was set. Numbers of losses that were not chosen are
-    reported as unused; bounds are in order."""
+    """Numbers of losses that were not chosen are reported as unused; bounds that are in order."""
     actor, chosen = config.actor_rollout_ref.actor, config.actor_rollout_ref.actor.policy_loss.loss_mode
-    fill(actor, clip_ratio_low=actor.clip_ratio, clip_ratio_high=actor.clip_ratio)
-    if f"{ACTOR}.clip_ratio_low" in given and f"{ACTOR}.clip_ratio_high" in given:
-        given.unused("clip_ratio_low and clip_ratio_high are both set", f"{ACTOR}.clip_ratio")
-    if actor.loss_agg_mode != "seq-mean-token-sum-norm":
-        given.unused(f"{ACTOR}.loss_agg_mode={actor.loss_agg_mode} does not divide by it", f"{ACTOR}.loss_scale_factor")
     if chosen in LOSSES:
         unused = [f"{ACTOR}.{name}" for name, losses in USED_BY_LOSS.items() if chosen not in losses]
         given.unused(f"{ACTOR}.policy_loss.loss_mode={chosen} does not read it", *unused)
