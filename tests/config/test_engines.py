@@ -187,6 +187,9 @@ def test_keys_that_an_engine_ignores_are_reported(finish, installed):
         f"no effect: {ROLLOUT}.free_cache_engine (SGLang gives no memory back)",
         f"no effect: {ROLLOUT}.enforce_eager (SGLang uses no CUDA graphs)",
     ]
+    assert finish({f"{ROLLOUT}.name": "hf", f"{ROLLOUT}.free_cache_engine": False})[1] == [
+        f"no effect: {ROLLOUT}.free_cache_engine (the hf engine keeps no KV pool)"
+    ]
     installed("0.32.0+cpu")
     config, notices = finish({f"{ROLLOUT}.name": "vllm", **keys})
     assert notices == [], "where it will run is not known yet"
