@@ -13,7 +13,8 @@ from burnish.errors import ConfigError, ToolFailure
 from burnish.search import client as module
 from burnish.search import documents
 from burnish.search.client import RetrieverClient, check_url, probe
-from tests.search.conftest import CORPUS, canned, http, serving, until
+from tests.processes import until
+from tests.search.conftest import CORPUS, canned, http, serving
 
 FOUND = {"document": {"id": "7", "contents": '"T"\nt'}, "score": 1.0}
 
