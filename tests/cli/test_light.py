@@ -135,7 +135,6 @@ def test_servers_without_their_packages_name_the_extra(words, extra, monkeypatch
     assert said in capsys.readouterr().err
 
 
-NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 SIZE = "--max-shard-size: big is not a size; write for example 5GB"
 
 
@@ -154,7 +153,7 @@ def files(tmp_path_factory) -> Path:
     (place / "empty").mkdir()
     (place / "docs").mkdir()
     (place / "docs" / "page.md").write_text("")
-    shutil.copytree(NANO, place / "nano")
+    shutil.copytree(quickstart.NANO, place / "nano")
     return place
 
 
