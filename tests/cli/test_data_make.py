@@ -110,7 +110,7 @@ def test_without_network_or_permission_the_error_says_what_to_do(capsys, monkeyp
     assert said == f"--out a/b: no permission to write in {Path.cwd()}; choose another folder"
 
 
-def test_scorers_renamed_columns_and_preference_rows():
+def test_scorers_and_renamed_columns():
     write_jsonl(Path("a.jsonl"), [{"task": "p", "answer": "1"}])
     assert (
         make("math", "--train", "a.jsonl", "--rename", "task=problem", "--data-source", "lighteval/MATH", "--out", "o")
@@ -118,18 +118,6 @@ def test_scorers_renamed_columns_and_preference_rows():
     )
     (row,) = read_rows("o/train.parquet")
     assert row["data_source"] == "lighteval/MATH" and row["extra_info"]["question"] == "p"
-    pair = {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello.", "rejected": "\n\nHuman: Hi\n\nAssistant: No."}
-    write_jsonl(Path("a.jsonl"), [pair, pair | {"rejected": pair["chosen"]}])
-    assert make("preference", "--train", "a.jsonl", "--out", "p") == 0
-    assert read_rows("p/train.parquet") == [
-        {
-            "data_source": "Anthropic/hh-rlhf",
-            "prompt": [{"role": "user", "content": "Hi"}],
-            "chosen": "Hello.",
-            "rejected": "No.",
-            "extra_info": {"split": "train", "index": 0, "turns": 1},
-        }
-    ]
 
 
 def test_files_that_are_there_are_kept_unless_asked_otherwise(capsys):
