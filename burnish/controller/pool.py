@@ -43,6 +43,9 @@ class ResourcePool:
         local = [(rank, count) for count in self.process_on_nodes for rank in range(count)]
         return [WorkerPlace(rank, self.world_size, *local_rank, self.device) for rank, local_rank in enumerate(local)]
 
+    def __repr__(self) -> str:
+        return f"ResourcePool({self.process_on_nodes}, name={self.name!r}, device={self.device!r})"
+
 
 class ResourcePoolManager:
     """Named pools, such as {"global_pool": [8, 8]}, and the roles that run on them: {Role.Critic: "global_pool"}."""

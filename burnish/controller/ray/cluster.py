@@ -8,7 +8,6 @@ import socket
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -114,9 +113,8 @@ def log_of(address: Address) -> str:
     return text if text is not None else "(cannot be read from here)"
 
 
-@lru_cache(maxsize=64)  # many calls report the same
 def last_lines(address: Address) -> str:
-    """The same of a process that has died, to go below a message."""
+    """The same, to go below a message."""
     return quoted(f"last lines of {address.log}", log_of(address))
 
 

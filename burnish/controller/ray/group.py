@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,7 +21,7 @@ from burnish.controller.dispatch import WorkerCall
 from burnish.controller.group import ClassWithInitArgs, WorkerGroup
 from burnish.controller.host import WorkerReply
 from burnish.controller.pool import ResourcePool
-from burnish.controller.process import Surroundings
+from burnish.controller.process import Address, Surroundings
 from burnish.controller.ray.cluster import DUMP, Cluster, last_lines, start_ray
 from burnish.controller.ray.future import RayFuture
 from burnish.controller.ray.hosts import Hosts, Process
@@ -59,7 +60,7 @@ class RayPeer:
             raise
         except RayActorError as error:
             died = f"{self.name}, died while it ran {method}: {reason(str(error))}"
-            raise WorkerDied(died + await asyncio.to_thread(last_lines, self._address)) from error
+            raise WorkerDied(died + await asyncio.to_thread(_last_lines, self._address)) from error
         except RayError as error:
             raise WorkerError(f"{method} failed on {self.name}: {reason(str(error))}") from error
         return reply.value(f"{method} of {self.name}")
@@ -70,6 +71,11 @@ class RayPeer:
         except (TimeoutError, RayError):
             return "it does not answer: stopped, or stuck"
         return f"it {there}{quoted('where', there.stack)}"
+
+
+@lru_cache(maxsize=64)  # of a process that has died, many calls report the same
+def _last_lines(address: Address) -> str:
+    return last_lines(address)
 
 
 class RayWorkerGroup(WorkerGroup):
