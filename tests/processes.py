@@ -26,14 +26,13 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether it becomes true; `seconds` is far more than it takes on a busy machine."""
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What it gives once that is true; `seconds` is far more than it takes on a busy machine."""
     end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+    return found
 
 
 class Processes:

@@ -3,31 +3,11 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from burnish.cli.main import DATA, RETRIEVER, available, main
-from burnish.data.tasks import TASKS
+from burnish.cli.main import main
 from burnish.models.folder import resolve_path
 from burnish.tracking.jsonl import read_metrics
 
 NANO = Path(__file__).parents[1] / "burnish/models/nano"
-HELP = [
-    *([name] for name in available()),
-    *(["data", name] for name in DATA.parts),
-    *(["retriever", name] for name in RETRIEVER.parts),
-    *(["data", "make", task] for task in TASKS),
-]
-
-
-@pytest.mark.parametrize("words", HELP, ids=" ".join)
-def test_every_help_shows_an_example(words, capsys):
-    try:
-        code = main([*words, "--help"])
-    except SystemExit as end:  # argparse's own way
-        code = end.code
-    text = capsys.readouterr().out
-    assert code in (0, None)
-    assert "example" in text and f"  burnish {' '.join(words)}" in text
 
 
 def run(line: str) -> None:

@@ -117,37 +117,28 @@ def test_a_deadline_and_a_caller_that_gives_up():
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("message", "reason", "others"),
     [
-        (("exit", 3), "the child died: exit status 3"),
-        (("nonsense",), "the child sent an unreadable answer"),
-        (("deep",), "the child sent an unreadable answer"),
-        (("forge", 1000), "the child sent an unreadable answer"),
-        (("too much",), "the child sent an unreadable answer: it is larger than"),
+        (("exit", 3), "the child died: exit status 3", ChildDied),
+        (("nonsense",), "the child sent an unreadable answer", ChildKilled),  # the failure of its own call
+        (("deep",), "the child sent an unreadable answer", ChildKilled),
+        (("forge", 1000), "the child sent an unreadable answer", ChildDied),
+        (("too much",), "the child sent an unreadable answer: it is larger than", ChildKilled),
     ],
 )
-def test_a_death_fails_calls_and_takes_what_it_started(message, reason):
+def test_a_death_fails_calls_and_takes_what_it_started(message, reason, others):
     async def work(child):
         started = await ask(child, "start")
+        other = asyncio.ensure_future(ask(child, "wait"))
+        await asyncio.sleep(0)
         with pytest.raises(ChildDied, match=reason):
             await ask(child, *message)
+        with pytest.raises(others):
+            await other
         await child.gone
         assert not child.alive and until(lambda: not is_running(started))
         with pytest.raises(ChildDied, match="the child died: "):  # at once
             await ask(child, "echo", 1, seconds=None)
-
-    with_child(work)
-
-
-@pytest.mark.parametrize("message", ["nonsense", "too much"])
-def test_an_unreadable_answer_is_the_failure_of_its_own_call(message):
-    async def work(child):
-        other = asyncio.ensure_future(ask(child, "wait"))
-        await asyncio.sleep(0)
-        with pytest.raises(ChildDied, match="unreadable answer"):
-            await ask(child, message)
-        with pytest.raises(ChildKilled):
-            await other
 
     with_child(work)
 

@@ -66,7 +66,7 @@ COMMANDS = {
         for name, module in TRAINER_MODULES.items()
     },
     "export": CliCommand("write a checkpoint as a Hugging Face folder", "burnish.export.command"),
-    "chat": CliCommand("chat with a model or checkpoint in the terminal", "burnish.cli.chat"),
+    "chat": CliCommand("chat with a model or checkpoint in the terminal", "burnish.cli.serve:chat"),
     "serve": CliCommand("serve a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve"),
     "data": DATA,
     "status": CliCommand("show what a run is doing, what it waits for, or how it ended", "burnish.cli.runs:status"),

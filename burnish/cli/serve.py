@@ -1,5 +1,5 @@
-"""`burnish serve FOLDER`: the flags, of which `burnish chat` shares those of the model; the work is
-`burnish/serving/server.py`, imported once the flags are right."""
+"""`burnish serve FOLDER` and `burnish chat FOLDER`: the flags; `burnish/serving` does the work. It is imported once the
+flags are right."""
 
 import argparse
 import os
@@ -53,6 +53,39 @@ def parser() -> FlagParser:
     add("--max-num-seqs", type=positive, default=64, metavar="N", help="answers generated at the same time [64]")
     waiting = "answers that may wait for a free slot [256]"
     add("--max-waiting", type=not_negative, default=256, metavar="N", help=waiting)
+    return found
+
+
+def chat(argv: list[str]) -> int:
+    flags = chat_parser().parse_args(argv)
+    from burnish.rollout.base import Sampling
+    from burnish.serving import terminal
+
+    sampling = Sampling(
+        temperature=flags.temperature,
+        top_p=flags.top_p,
+        top_k=flags.top_k,
+        min_p=flags.min_p,
+        max_tokens=flags.max_tokens,
+    )
+    return terminal.chat(model_options(flags, max_num_seqs=1), sampling, flags.seed, flags.system)
+
+
+def chat_parser() -> FlagParser:
+    found = FlagParser(
+        "chat",
+        "Chat with a model or checkpoint in the terminal; from a pipe, each line is a question.",
+        'chat outputs/quickstart --system "Be brief."',
+    )
+    add_model_flags(found)
+    add = found.add_argument
+    add("--system", metavar="TEXT", help="system message")
+    add("--temperature", type=float, default=0.7, metavar="X", help="sampling temperature [0.7]; 0: greedy")
+    add("--top-p", type=float, default=1.0, metavar="X", help="smallest set with this probability [1.0]")
+    add("--top-k", type=int, default=-1, metavar="N", help="sample from the N most likely tokens [-1: all]")
+    add("--min-p", type=float, default=0.0, metavar="X", help="drop tokens below this share of the likeliest [0.0]")
+    add("--max-tokens", type=positive, metavar="N", help="maximum tokens of one answer [the rest of the context]")
+    add("--seed", type=int, metavar="N", help="seed, for the same answers each time [random]")
     return found
 
 

@@ -40,14 +40,6 @@ class EncoderOptions:
     faiss: Faiss = "flat"
 
 
-@dataclass(frozen=True)
-class _Family:
-    pooling: Pooling = "mean"
-    query_prefix: str = ""
-    passage_prefix: str = ""
-    similarity: Similarity = "cosine"
-
-
 def plan_dense(kind: Kind, options: EncoderOptions) -> DensePlan | None:
     if kind == "bm25":
         if options != EncoderOptions():
@@ -72,10 +64,10 @@ def plan_dense(kind: Kind, options: EncoderOptions) -> DensePlan | None:
     return DensePlan(
         encoder=folder.resolve().name,
         encoder_sha256=digest(folder),
-        pooling=options.pooling or _stored_pooling(folder) or family.pooling,
-        query_prefix=_first(options.query_prefix, prompts.get("query") or None, family.query_prefix),
-        passage_prefix=_first(options.passage_prefix, passage_prompt, family.passage_prefix),
-        similarity=options.similarity or SIMILARITY_NAMES.get(str(similarity)) or family.similarity,
+        pooling=options.pooling or _stored_pooling(folder) or family.pooling or "mean",
+        query_prefix=_first(options.query_prefix, prompts.get("query") or None, family.query_prefix, ""),
+        passage_prefix=_first(options.passage_prefix, passage_prompt, family.passage_prefix, ""),
+        similarity=options.similarity or SIMILARITY_NAMES.get(str(similarity)) or family.similarity or "cosine",
         max_length=_max_length(folder, options.max_length),
         faiss=options.faiss,
     )
@@ -91,15 +83,16 @@ def _first(*values: str | None) -> str:
     return next(value for value in values if value is not None)
 
 
-def _family(name: str) -> _Family:
+def _family(name: str) -> EncoderOptions:
+    """What is known of a family by its name."""
     words = name.replace("_", "-").replace("/", "-").replace(" ", "-").split("-")
     if "e5" in words and "instruct" not in words and "mistral" not in words:
-        return _Family("mean", "query: ", "passage: ")
+        return EncoderOptions(query_prefix="query: ", passage_prefix="passage: ")
     if "bge" in words:
-        return _Family("cls", BGE_QUERY if "en" in words and "m3" not in words else "")
+        return EncoderOptions(pooling="cls", query_prefix=BGE_QUERY if "en" in words and "m3" not in words else "")
     if "contriever" in words:
-        return _Family("mean", similarity="dot")
-    return _Family()
+        return EncoderOptions(similarity="dot")
+    return EncoderOptions()
 
 
 def _stored_pooling(folder: Path) -> Pooling | None:

@@ -5,7 +5,6 @@ last. Before an index is used, every file is read once for its checksum.
 """
 
 import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -136,26 +135,21 @@ def _locked(folder: Path) -> Iterator[None]:
     """One build per folder at a time. The lock goes with the process, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+        file = (folder / LOCK).open("a")
     except OSError as error:
         raise DataError(f"--output {folder}: {error.strerror or error}; choose a folder that can be written") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise DataError(
-            f"{folder} is being built by another process; wait for it, or choose another --output"
-        ) from None
-    except OSError as error:
-        os.close(handle)
-        raise DataError(
-            f"--output {folder}: it cannot be locked ({error.strerror or error}); build on a file system that has "
-            "locks, such as a local disk: an index can be moved"
-        ) from None
-    try:
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            problem = f"{folder} is being built by another process; wait for it, or choose another --output"
+            raise DataError(problem) from None
+        except OSError as error:
+            raise DataError(
+                f"--output {folder}: it cannot be locked ({error.strerror or error}); build on a file system that has "
+                "locks, such as a local disk: an index can be moved"
+            ) from None
         yield
-    finally:
-        os.close(handle)
 
 
 def open_index(

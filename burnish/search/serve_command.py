@@ -14,20 +14,18 @@ def main(argv: list[str]) -> int:
     if flags.topk > MAX_TOPK:
         raise ConfigError(f"--topk {flags.topk}: at most {MAX_TOPK}")
     need_packages("burnish retriever serve", "search")
-    from burnish.search.server import RetrieverServeOptions, serve
+    from burnish.search.server import serve
 
     return serve(
-        RetrieverServeOptions(
-            index=Path(flags.index).expanduser(),
-            host=flags.host,
-            port=flags.port,
-            topk=flags.topk,
-            mode=flags.mode,
-            rerank=flags.rerank,
-            device=flags.device,
-            corpus=Path(flags.corpus).expanduser() if flags.corpus else None,
-            cached_documents=flags.cache,
-        )
+        Path(flags.index).expanduser(),
+        flags.host,
+        flags.port,
+        flags.topk,
+        flags.cache,
+        mode=flags.mode,
+        rerank=flags.rerank,
+        device=flags.device,
+        corpus=Path(flags.corpus).expanduser() if flags.corpus else None,
     )
 
 

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -66,19 +65,6 @@ REFUSALS = {
 }
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RetrieverServeOptions:
-    index: Path
-    host: str = "127.0.0.1"
-    port: int = 8000
-    topk: int = 3
-    mode: str | None = None
-    rerank: str | None = None
-    device: str = "cpu"
-    corpus: Path | None = None
-    cached_documents: int = CACHED_DOCUMENTS
 
 
 def _not_blank(text: str) -> str:
@@ -143,10 +129,6 @@ class HttpProblem(Exception):
         self.status = status
 
 
-def problem_response(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    return json_response({"detail": detail}, status, headers)
-
-
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     # Half a surrogate pair in a document is no text, and no client could read it.
     body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
@@ -184,7 +166,7 @@ def make_app(
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
         what = f"{request.method} is not for this address" if error.status_code == 405 else "there is no such address"
-        return problem_response(error.status_code, f"{what}; {ROUTES}", dict(error.headers or {}))
+        return json_response({"detail": f"{what}; {ROUTES}"}, error.status_code, dict(error.headers or {}))
 
     @app.post(
         "/retrieve",
@@ -202,11 +184,12 @@ def make_app(
             query, documents = await read_query(request, topk)
             response = found_response(await service.search(query.queries, documents), query.return_scores)
         except Overloaded as error:
-            response = problem_response(503, f"{error}; try again later", {"Retry-After": str(RETRY_AFTER_S)})
+            detail = f"{error}; try again later"
+            response = json_response({"detail": detail}, 503, {"Retry-After": str(RETRY_AFTER_S)})
         except SearchFailed as error:
-            response = problem_response(500, str(error))
+            response = json_response({"detail": str(error)}, 500)
         except HttpProblem as problem:
-            response = problem_response(problem.status, str(problem))
+            response = json_response({"detail": str(problem)}, problem.status)
         finally:
             service.metrics.in_flight -= 1
         service.metrics.observe(response.status_code, time.perf_counter() - begin)
@@ -277,16 +260,15 @@ async def _read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-def serve(options: RetrieverServeOptions) -> int:
-    with listen(options.host, options.port) as listener:
+def serve(index: Path, host: str, port: int, topk: int, cached_documents: int, **how: Any) -> int:
+    """The server over an index, until a signal; `how` as in `open_index`."""
+    with listen(host, port) as listener:
         if not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
-            logger.warning("--host %s: any machine that reaches this one may search the index", options.host)
-        retriever = open_index(
-            options.index, mode=options.mode, rerank=options.rerank, device=options.device, corpus=options.corpus
-        )
+            logger.warning("--host %s: any machine that reaches this one may search the index", host)
+        retriever = open_index(index, **how)
         # The manifest holds the checksums of all other files.
-        checksum = hashlib.sha256((options.index / MANIFEST).read_bytes()).hexdigest()
-        app = make_app(retriever, topk=options.topk, cached_documents=options.cached_documents, checksum=checksum)
+        checksum = hashlib.sha256((index / MANIFEST).read_bytes()).hexdigest()
+        app = make_app(retriever, topk=topk, cached_documents=cached_documents, checksum=checksum)
         return run(app, listener, f"{len(retriever)} documents ({retriever.name})")
 
 

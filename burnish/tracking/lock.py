@@ -81,7 +81,10 @@ class FolderLock:
                 holder = file.read().split()
                 file.close()
                 if time.monotonic() > until:
-                    raise self._taken(holder) from None
+                    raise ConfigError(
+                        f"{self.keys[0]}={self.place}: {_who(holder)} is writing there. Wait until it has ended, or "
+                        f"give another {' or '.join(self.keys)}"
+                    ) from None
                 time.sleep(AGAIN_S)
             except OSError:
                 file.close()
@@ -102,12 +105,6 @@ class FolderLock:
             return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path))
         except FileNotFoundError:
             return False
-
-    def _taken(self, holder: list[str]) -> ConfigError:
-        return ConfigError(
-            f"{self.keys[0]}={self.place}: {_who(holder)} is writing there. Wait until it has ended, or give another "
-            f"{' or '.join(self.keys)}"
-        )
 
 
 def holder(folder: Path) -> str | None:

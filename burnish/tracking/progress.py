@@ -42,16 +42,12 @@ class Progress:
         now = time.monotonic()
         if now - self._said >= LINE_EVERY_S or self.done == self.total:
             self._said = now
-            self.console.print(self._line(now, note), markup=False, highlight=False, soft_wrap=True)
+            spent, fresh = now - self._began, self.done - self._before
+            parts = [f"{self.what}: {self.done}/{self.total} {self.unit}", note, f"{spent:.0f} s"]
+            if self.done < self.total:
+                parts.append(f"{spent / fresh * (self.total - self.done) if fresh else 0.0:.0f} s left")
+            self.console.print(", ".join(filter(None, parts)), markup=False, highlight=False, soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-    def _line(self, now: float, note: str) -> str:
-        spent, fresh = now - self._began, self.done - self._before
-        left = spent / fresh * (self.total - self.done) if fresh else 0.0
-        parts = [f"{self.what}: {self.done}/{self.total} {self.unit}", note, f"{spent:.0f} s"]
-        if self.done < self.total:
-            parts.append(f"{left:.0f} s left")
-        return ", ".join(part for part in parts if part)

@@ -6,7 +6,6 @@ written whatever these are. Events go to events.jsonl. From `with` to `close` th
         tracker.log({"reward/mean": 0.5}, step)
 """
 
-import difflib
 import importlib
 import importlib.util
 import logging
@@ -17,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from burnish.config.nearest import nearest
 from burnish.errors import CheckpointError, ConfigError, install_command
 from burnish.tracking.base import Backend, RunFacts
 from burnish.tracking.jsonl import LineFile
@@ -58,7 +58,10 @@ class Tracker:
         self._begun = self._logged = False
         facts = RunFacts(folder.path, trainer.project_name, trainer.experiment_name, total_steps, config or {})
         # jsonl first: should another logger fail, the metrics of the step are on disk.
-        self._backends = [make_backend(name, facts) for name in dict.fromkeys(["jsonl", *names])]
+        self._backends: list[Backend] = []
+        for name in dict.fromkeys(["jsonl", *names]):
+            module, _, cls = BACKENDS[name][0].partition(":")
+            self._backends.append(getattr(importlib.import_module(module), cls)(facts))
         self._events = LineFile(folder.path / "events.jsonl")
         self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
         self._holding = threading.Lock()
@@ -175,12 +178,8 @@ class Tracker:
 def check_loggers(names: Sequence[str]) -> None:
     for name in names:
         if name not in BACKENDS:
-            near = difflib.get_close_matches(name, BACKENDS, n=1)
-            raise ConfigError(
-                f"trainer.logger={name}: no such logger. "
-                + (f"Did you mean {near[0]}? " if near else "")
-                + f"There are: {', '.join(BACKENDS)}"
-            )
+            hint = f"Did you mean {near}? " if (near := nearest(name, BACKENDS)) else ""
+            raise ConfigError(f"trainer.logger={name}: no such logger. {hint}There are: {', '.join(BACKENDS)}")
         package = BACKENDS[name][1]
         if package and not is_installed(package):
             raise ConfigError(
@@ -193,12 +192,6 @@ def is_installed(package: str) -> bool:
     # A folder of that name in the working directory (wandb makes one) looks like a package without an origin.
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
-
-
-def make_backend(name: str, facts: RunFacts) -> Backend:
-    module, _, cls = BACKENDS[name][0].partition(":")
-    backend: Backend = getattr(importlib.import_module(module), cls)(facts)
-    return backend
 
 
 def as_number(name: str, value: Any) -> float:

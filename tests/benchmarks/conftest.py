@@ -1,6 +1,9 @@
 """The script of benchmarks/ that a test module is named after, as a module."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +17,14 @@ def load(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess:
+    """The script as a program; it must succeed."""
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")

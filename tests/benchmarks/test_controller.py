@@ -1,26 +1,19 @@
 """benchmarks/controller.py: every column crosses once, and what is fitted and predicted follows from the results."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.conftest import run as run_script
+
 pytest.importorskip("ray")
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "controller.py"
 
 
 @pytest.mark.ray
 @pytest.mark.long
 def test_a_step_is_measured_and_each_column_crosses_once(script):
-    sizes = ["--workers", "1", "2", "--batches", "16x2048", "--steps", "2", "--light", "2", "--calls", "2"]
-    environment = {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *sizes, "--seconds", "0.05"], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr
+    sizes = "--workers 1 2 --batches 16x2048 --steps 2 --light 2 --calls 2 --seconds 0.05"
+    done = run_script("controller", *sizes.split())
     results = json.loads(done.stdout.splitlines()[-1])
     assert [(run["workers"], run["agents"]) for run in results["steps"]] == [(1, 1), (2, 2)]
     for run in results["steps"]:

@@ -1,22 +1,13 @@
 """benchmarks/step.py: its models have the sizes their names promise, and a run tells where all of its time went."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from burnish.models.folder import stored_tensors
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "step.py"
-
-
-def run(*arguments):
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1", "PATH": ""})
+from tests.benchmarks.conftest import run
 
 
 @pytest.mark.parametrize("shape, millions", [("qwen2.5-0.5b", 494.0), ("qwen2.5-1.5b", 1543.7), ("qwen2.5-7b", 7615.6)])
@@ -53,8 +44,7 @@ def test_a_table_of_two_runs_has_their_ratios(script, capsys):
 
 @pytest.mark.slow
 def test_phases_and_what_they_leave_make_up_the_step(script):
-    done = run("--kl", "--prompts", "2", "--n", "2", "--tokens", "8", "--steps", "2", "--lora", "2", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
+    done = run("step", *"--kl --prompts 2 --n 2 --tokens 8 --steps 2 --lora 2 --device cpu".split())
     results = json.loads(done.stdout.splitlines()[-1])
     phases = results["phases"]
     assert {"gen", "engine", "reward", "ref", "adv", "describe", "update_actor", "elsewhere"} <= phases.keys()
@@ -67,8 +57,7 @@ def test_phases_and_what_they_leave_make_up_the_step(script):
 
 @pytest.mark.long
 def test_the_quickstart_next_to_the_simple_way():
-    done = run("trainer.seed=3", "--quickstart", "--beside", "--steps", "2")
-    assert done.returncode == 0, done.stderr
+    done = run("step", "trainer.seed=3", "--quickstart", "--beside", "--steps", "2")
     both = json.loads(done.stdout.splitlines()[-1])
     assert both["ours"]["overrides"] == ["trainer.seed=3"]
     assert both["simple"]["overrides"][1:] == [

@@ -14,7 +14,6 @@ from burnish.config.data import DataConfig
 from burnish.data.dataset import RLDataset
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import TASKS
-from burnish.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,7 +110,7 @@ def test_without_network_or_permission_the_error_says_what_to_do(capsys, monkeyp
     assert said == f"--out a/b: no permission to write in {Path.cwd()}; choose another folder"
 
 
-def test_scorers_renamed_columns_and_preference_rows():
+def test_scorers_and_renamed_columns():
     write_jsonl(Path("a.jsonl"), [{"task": "p", "answer": "1"}])
     assert (
         make("math", "--train", "a.jsonl", "--rename", "task=problem", "--data-source", "lighteval/MATH", "--out", "o")
@@ -119,18 +118,6 @@ def test_scorers_renamed_columns_and_preference_rows():
     )
     (row,) = read_rows("o/train.parquet")
     assert row["data_source"] == "lighteval/MATH" and row["extra_info"]["question"] == "p"
-    pair = {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello.", "rejected": "\n\nHuman: Hi\n\nAssistant: No."}
-    write_jsonl(Path("a.jsonl"), [pair, pair | {"rejected": pair["chosen"]}])
-    assert make("preference", "--train", "a.jsonl", "--out", "p") == 0
-    assert read_rows("p/train.parquet") == [
-        {
-            "data_source": "Anthropic/hh-rlhf",
-            "prompt": [{"role": "user", "content": "Hi"}],
-            "chosen": "Hello.",
-            "rejected": "No.",
-            "extra_info": {"split": "train", "index": 0, "turns": 1},
-        }
-    ]
 
 
 def test_files_that_are_there_are_kept_unless_asked_otherwise(capsys):
@@ -152,6 +139,7 @@ def test_files_that_are_there_are_kept_unless_asked_otherwise(capsys):
         (["--out", "a", "gsm8k"], "burnish data make: name a task before --out; `burnish data make --help` lists them"),
         (["gsm8k"], "the following arguments are required: --out. `burnish data make gsm8k --help` shows an example"),
         (["gsm8k", "--out", "a", "--seed", "1"], "unrecognized arguments: --seed 1"),
+        (["gsm8k", "--source", "nowhere", "--hub", "x/y", "--out", "a"], "give one"),
         (["gsm8k", "--source", ".", "--out", "a"], ".: no train file; looked for train.*, train-* and train/* ending"),
         (["gsm8k", "--train", "no.jsonl", "--out", "a"], "data file not found: no.jsonl (working directory: "),
         (["math", "--train", "gsm8k/test.json", "--test-size", "10", "--out", "a"], "--test-size 10 leaves nothing to"),
@@ -207,6 +195,7 @@ def test_help_lists_every_task_what_it_reads_and_what_is_its_own(capsys):
         with pytest.raises(SystemExit):
             make(task, "--help")
         assert own in capsys.readouterr().out
+    assert make("gsm8", "--debug") == 2 and "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -219,22 +208,3 @@ def test_the_help_of_a_task_has_an_example_that_can_be_typed(name, capsys):
     example = text.splitlines()[-1].split()
     assert example[:4] == ["burnish", "data", "make", name]
     data_make.parse(name, example[4:])
-
-
-def test_data_lists_its_three_commands_with_examples_and_names_the_nearest(capsys):
-    assert main(["data", "--help"]) == 0
-    text = capsys.readouterr().out
-    for name in ("make", "check", "show"):
-        assert f"  {name} " in text and f"  burnish data {name} " in text
-    assert main(["data"]) == 0
-    assert capsys.readouterr().out == text
-    assert main(["data", "mke"]) == 2
-    assert "unknown command: burnish data mke. Did you mean `burnish data make`?" in capsys.readouterr().err
-    assert main(["data", "make", "gsm8", "--debug"]) == 2
-    assert "Traceback" in capsys.readouterr().err
-
-
-def test_arguments_are_checked_without_files():
-    assert data_make.parse("gsm8k", ["--source", "nowhere", "--out", "a"]).source == "nowhere"
-    with pytest.raises(ConfigError, match="give one"):
-        data_make.parse("gsm8k", ["--source", "nowhere", "--hub", "x/y", "--out", "a"])

@@ -5,9 +5,9 @@ import pytest
 from burnish.algorithms import advantages, losses
 from burnish.algorithms.needs import needs_of
 from burnish.cli.main import main
-from burnish.config.finalise import finalise, finalise_rm, finalise_sft
+from burnish.config.finalise import finalise, finalise_eval, finalise_generation, finalise_rm, finalise_sft
 from burnish.config.key import keys_of
-from burnish.config.load import load_ppo, load_rm, load_sft
+from burnish.config.load import EVAL, GENERATION, load, load_ppo, load_rm, load_sft
 from burnish.config.ppo import PPOConfig
 from burnish.config.supervised import RMConfig, SFTConfig
 from burnish.entry.keys import KEY_COMMANDS
@@ -30,21 +30,23 @@ def test_every_key_is_listed_with_its_meaning_and_those_not_available_yet_on_req
 
 
 @pytest.mark.parametrize(
-    ("command", "load", "finish"),
+    ("command", "loader", "finish"),
     [
         ("ppo", load_ppo, lambda config, explicit: finalise(config, explicit, needs_of(config))),
         ("sft", load_sft, finalise_sft),
         ("rm", load_rm, finalise_rm),
+        ("generate", lambda words: load(words, GENERATION)[0], finalise_generation),
+        ("eval", lambda words: load(words, EVAL)[0], finalise_eval),
     ],
 )
-def test_an_example_that_works_comes_first(command, load, finish, capsys):
+def test_an_example_that_works_comes_first(command, loader, finish, capsys):
     main([command, "--help"])
     text = capsys.readouterr().out
     shown = text.partition("example:")[2].partition("usage:")[0]
     assert text.index("example:") < text.index("usage:")
     words = shown.replace("\\\n", " ").split()
     assert words == ["burnish", command, *KEY_COMMANDS[command].example]
-    loaded = load(words[2:])
+    loaded = loader(words[2:])
     finish(loaded.config, loaded.explicit)
 
 

@@ -40,10 +40,22 @@ def test_help_takes_less_than_half_a_second_of_cpu(line):
     assert min(cpu_seconds() for _ in range(3)) < 0.5
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("pppo", "ppo"), ("quikstart", "quickstart"), ("dashbord", "dashboard")])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("pppo", "ppo"), ("quikstart", "quickstart"), ("dashbord", "dashboard"), ("data mke", "data make")],
+)
 def test_unknown_command_names_the_nearest(typed, meant, capsys):
-    assert main([typed]) == 2
+    assert main(typed.split()) == 2
     assert f"unknown command: burnish {typed}. Did you mean `burnish {meant}`?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.parts])
+def test_a_group_lists_its_commands_and_its_examples_name_them(name, capsys):
+    assert main([name]) == main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    for part, example in zip(COMMANDS[name].parts, COMMANDS[name].examples, strict=True):
+        assert f"  {part} " in text and f"  {example}\n" in text
+        assert example.startswith(f"burnish {name} {part} ")
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in available()])
@@ -71,11 +83,6 @@ def test_the_rest_of_the_line_reaches_the_command(seen):
     assert main(["--debug", "echo", "x=1"]) == 0
     assert main(["echo", "--help"]) == 0
     assert seen == [["data.train_files=['a', 'b']", "--plan"], ["x=1", "--debug"], ["--help"]]
-
-
-@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.module])
-def test_every_command_there_is_can_be_loaded(name):
-    assert callable(COMMANDS[name].load())
 
 
 def test_modules_in_the_working_directory_can_be_imported(tmp_path):

@@ -1,7 +1,6 @@
 """`burnish quickstart`: its tasks run and learn, the command it prints can be pasted, and the retrieval server lives as
 long as it is needed."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -13,29 +12,11 @@ import pytest
 
 from burnish.cli import quickstart, quickstart_agents
 from burnish.cli.main import main
-from burnish.cli.quickstart import as_typed, find_lesson, job, learn, parser
-from burnish.cli.quickstart_agents import CALCULATOR, SEARCH, calculator_job, end, search_job, serving, wait_for
+from burnish.cli.quickstart import as_typed, find_lesson, learn, parser
+from burnish.cli.quickstart_agents import CALCULATOR, SEARCH, end, serving, wait_for
 from burnish.data.tasks import facts
 from burnish.errors import BurnishError
-
-
-@pytest.mark.parametrize("folder", ["out", "my runs/it's"])
-def test_the_command_is_one_key_a_line_and_can_be_pasted(folder):
-    keys = job(1, Path(folder), 60)
-    text = as_typed(keys)
-    assert len(text.splitlines()) == len(keys) + 1
-    # A shell takes a backslash and the newline after it away; so does shlex, which splits as a shell does.
-    assert shlex.split(text.replace("\\\n", "")) == ["burnish", "ppo", *keys]
-
-
-def test_a_run_leaves_what_it_says(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(quickstart, "HELD_OUT", 4)
-    folder = tmp_path / "run"
-    assert main(["quickstart", "--steps", "1", "--output", str(folder)]) == 0
-    text = capsys.readouterr().out
-    assert as_typed(job(1, folder, 1)) in text
-    assert "Exact-match accuracy on 4 held-out questions" in text and "(1 steps of GRPO" in text
-    assert (folder / "reward.png").exists() and (folder / "global_step_1" / "config.json").exists()
+from tests.processes import is_running
 
 
 def test_help_shows_the_defaults(capsys):
@@ -50,34 +31,27 @@ SERVER = re.compile(r"retrieval server: process (\d+) at (http://\S+/retrieve)")
 UNMASKED = "actor_rollout_ref.actor.state_masking=false"
 
 
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def test_a_search_run_leaves_what_it_says_and_no_server(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("task", "steps", "share", "question"),
+    [
+        ("arithmetic", 1, "", ""),
+        ("search", 2, "answers with a valid search", "Who is the"),
+        ("calculator", 2, "answers with a valid call", "What is "),
+    ],
+)
+def test_a_run_leaves_what_it_says_and_no_server(tmp_path, monkeypatch, capsys, task, steps, share, question):
     monkeypatch.setattr(quickstart, "HELD_OUT", 8)
     folder = tmp_path / "my run"
-    assert main(["quickstart", "--task", "search", "--steps", "2", "--output", str(folder)]) == 0
-    text = capsys.readouterr().out
-    pid, url = SERVER.search(text).groups()
-    assert not is_running(int(pid))
-    assert as_typed([*search_job(1, folder, 2), f"retriever.url={url}"]) in text
-    assert re.search(r"answers with a valid search: [01]\.\d\d before, [01]\.\d\d after", text)
-    assert "Exact-match accuracy on 8 held-out questions" in text and "Who is the" in text
-    assert (folder / "reward.png").exists() and (folder / "global_step_2" / "config.json").exists()
-
-
-def test_a_calculator_run_leaves_what_it_says(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(quickstart, "HELD_OUT", 8)
-    assert main(["quickstart", "--task", "calculator", "--steps", "2", "--output", str(tmp_path)]) == 0
-    text = capsys.readouterr().out
-    assert as_typed(calculator_job(1, tmp_path, 2)) in text and "What is " in text
-    assert re.search(r"answers with a valid call: [01]\.\d\d before, [01]\.\d\d after", text)
-    assert (tmp_path / "reward.png").exists() and (tmp_path / "global_step_2" / "config.json").exists()
+    assert main(["quickstart", "--task", task, "--steps", str(steps), "--output", str(folder)]) == 0
+    text, keys = capsys.readouterr().out, find_lesson(task).job(1, folder, steps)
+    if task == "search":
+        pid, url = SERVER.search(text).groups()
+        keys.append(f"retriever.url={url}")
+        assert not is_running(int(pid))
+    assert as_typed(keys) in text and question in text
+    assert not share or re.search(share + r": [01]\.\d\d before, [01]\.\d\d after", text)
+    assert "Exact-match accuracy on 8 held-out questions" in text and f"({steps} steps of GRPO" in text
+    assert (folder / "reward.png").exists() and (folder / f"global_step_{steps}" / "config.json").exists()
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, BurnishError])
@@ -117,10 +91,12 @@ def test_a_server_that_does_not_come_up_or_end_is_reported_and_made_to_end(tmp_p
 
 
 @pytest.mark.parametrize("task", quickstart.TASKS)
-def test_every_task_introduces_itself_and_can_be_pasted(task, tmp_path):
+def test_every_task_introduces_itself_and_its_command_is_one_key_a_line_and_can_be_pasted(task):
     lesson = find_lesson(task)
     assert max(map(len, lesson.introduction.splitlines())) <= 80
-    keys = lesson.job(1, tmp_path, 60)
+    keys = lesson.job(1, Path("my runs/it's"), 60)
+    assert len(as_typed(keys).splitlines()) == len(keys) + 1
+    # A shell takes a backslash and the newline after it away; so does shlex, which splits as a shell does.
     assert shlex.split(as_typed(keys).replace("\\\n", "")) == ["burnish", "ppo", *keys]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -12,10 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from burnish.cli import retriever
-from burnish.cli.main import RETRIEVER, main
-from burnish.search import serve_command as command
+from burnish.cli.main import main
 from burnish.search import server
+from burnish.search.index import IndexOptions, build_index
 from tests.search.small import PASSAGES, write_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -24,16 +22,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def corpus(tmp_path):
     return str(write_corpus(tmp_path / "corpus.jsonl"))
-
-
-def test_the_group_lists_its_commands_and_every_example_parses(capsys):
-    assert main(["retriever"]) == main(["retriever", "--help"]) == 0
-    text = capsys.readouterr().out
-    for name in RETRIEVER.parts:
-        assert f"  {name} " in text and f"burnish retriever {name} --" in text
-    examples = [shlex.split(line) for line in RETRIEVER.examples]
-    assert retriever.index_parser().parse_args(examples[0][3:]).output == "wiki-index"
-    assert retriever.query_parser().parse_args(examples[1][3:]).query == ["who wrote hamlet"]
 
 
 def test_an_index_is_built_and_asked_and_passages_cannot_drive_the_terminal(corpus, tmp_path, capsys):
@@ -68,27 +56,26 @@ SERVE = ["retriever", "serve"]
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     folder = tmp_path_factory.mktemp("retriever")
-    lines = [
-        {"id": "0", "contents": '"Faust"\nA play by Goethe.'},
-        {"id": "1", "contents": '"Moby Dick"\nA novel about a whale.'},
-    ]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert (
-        main(["retriever", "index", "--corpus", str(folder / "corpus.jsonl"), "--output", str(folder / "index")]) == 0
-    )
+    build_index(IndexOptions(write_corpus(folder / "corpus.jsonl"), folder / "index"))
     return folder / "index"
 
 
-def test_the_defaults_are_those_of_the_server_and_all_flags_reach_it(monkeypatch, tmp_path):
-    flags, options = command.parser().parse_args(["--index", "x"]), server.RetrieverServeOptions(Path("x"))
-    assert flags.cache == options.cached_documents
-    for name in ("host", "port", "topk", "mode", "rerank", "device", "corpus"):
-        assert getattr(flags, name) == getattr(options, name)
+@pytest.mark.parametrize(
+    ("flags", "given", "how"),
+    [
+        ("", ("127.0.0.1", 8000, 3, server.CACHED_DOCUMENTS), (None, None, "cpu", None)),
+        (
+            "--host ::1 --port 1 --topk 2 --mode bm25 --rerank R --device cuda --corpus C --cache 3",
+            ("::1", 1, 2, 3),
+            ("bm25", "R", "cuda", Path("C")),
+        ),
+    ],
+)
+def test_all_flags_reach_the_server(monkeypatch, flags, given, how):
     seen = []
-    monkeypatch.setattr(server, "serve", lambda options: seen.append(options) or 0)
-    flags = "--host ::1 --port 1 --topk 2 --mode bm25 --rerank R --device cuda --corpus C --cache 3".split()
-    assert main([*SERVE, "--index", "I", *flags]) == 0
-    assert seen == [server.RetrieverServeOptions(Path("I"), "::1", 1, 2, "bm25", "R", "cuda", Path("C"), 3)]
+    monkeypatch.setattr(server, "serve", lambda *given, **how: seen.append((given, how)) or 0)
+    assert main([*SERVE, "--index", "I", *flags.split()]) == 0
+    assert seen == [((Path("I"), *given), dict(zip(("mode", "rerank", "device", "corpus"), how, strict=True)))]
 
 
 def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatch, tmp_path):
@@ -113,10 +100,10 @@ def test_from_start_to_a_signal(index, program, number, code):
     try:
         assert process.stdout is not None
         line = process.stdout.readline().strip()
-        assert line.startswith("serving 2 documents (bm25): http://127.0.0.1:") and line.endswith("/retrieve"), line
+        assert line.startswith("serving 7 documents (bm25): http://127.0.0.1:") and line.endswith("/retrieve"), line
         url = line.rpartition(" ")[2]
-        found = httpx.post(url, json={"queries": ["whale", "goethe"]}, timeout=60).json()["result"]
-        assert [[document["id"] for document in documents] for documents in found] == [["1"], ["0"]]
+        found = httpx.post(url, json={"queries": ["whale", "devil"]}, timeout=60).json()["result"]
+        assert [[document["id"] for document in documents] for documents in found] == [["d"], ["c"]]
         assert len(httpx.get(url.replace("/retrieve", "/health"), timeout=60).json()["checksum"]) == 64
         process.send_signal(number)
         out, err = process.communicate(timeout=60)

@@ -3,19 +3,18 @@
 import signal
 import socket
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from burnish.cli import quickstart
 from burnish.cli import serve as command
 from burnish.cli.main import main
 from burnish.serving import server
 from burnish.serving.loading import ModelOptions, own_name, pick_dtype
 
-ROOT = Path(__file__).parents[2]
-NANO = str(ROOT / "burnish" / "models" / "nano")
+NANO = str(quickstart.NANO)
 
 
 @pytest.fixture

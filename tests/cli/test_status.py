@@ -18,6 +18,7 @@ from burnish.tracking import RunFolder, Tracker, watchdog
 from burnish.tracking.run_status import read_status
 from burnish.tracking.watchdog import Watchdog
 from burnish.waits import waiting
+from tests.processes import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,14 +35,6 @@ def run(tmp_path, monkeypatch):
 def begun(trainer):
     folder = RunFolder(trainer.default_local_dir)
     return folder, Tracker(trainer, folder, total_steps=80)
-
-
-def until(condition):
-    end = time.monotonic() + 30
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-    return found
 
 
 def status_of(folder, **expected):
@@ -68,7 +61,8 @@ def test_running_run_as_text_and_json(run, capsys):
             assert main(["status", str(folder.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["state"], found["step"], found["steps"]) == ("running", 12, 80)
-    assert found["processes"][0]["name"] == "controller"
+    assert found["processes"][0]["name"] == "controller" and found["processes"][0]["counts"] == both
+    assert [wait["limit"] for wait in found["processes"][0]["waits"]] == [60.0, None], "the longest first"
     assert f"state     running: process {os.getpid()} on " in text
     assert re.search(r"step      12 of 80, logged \d+ s ago", text)
     assert "  controller (pid " in text and "): waits: 1 engine, 1 tool\n" in text

@@ -20,12 +20,6 @@ from burnish.controller.dispatch import (
 from burnish.protocol import DataProto
 
 
-@pytest.mark.parametrize("mode", Dispatch)
-def test_every_mode_has_a_pair(mode):
-    assert isinstance(find_dispatch(mode), DispatchPair)
-    assert find_dispatch(str(mode)) is find_dispatch(mode)
-
-
 @settings(deadline=None)
 @given(count=st.integers(0, 20), world_size=st.integers(1, 6))
 def test_splitting_and_joining_rows_is_the_identity(count, world_size):

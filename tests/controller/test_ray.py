@@ -373,10 +373,7 @@ def not_ended(group):
 
 def test_broken_connection_unknown_to_ray_ends_the_group(gang):
     """As after a network failure: all that is heard is that a collective lost a worker."""
-
-    ended = []
-    hosts = Hosts("gang", gang._hosts.processes, gang.cluster)
-    hosts.end = ended.append
+    hosts, ended = not_ended(gang)
     future = RayFuture(hosts, "Member.total", {}, 1)
     future._failures = [(Weight.BROKEN, rank, WorkerError(f"gloo {rank}")) for rank in (2, 1)]
     error = future._most_telling()

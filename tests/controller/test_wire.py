@@ -49,18 +49,13 @@ def test_a_batch_comes_back_over_the_same_memory():
     assert sum(array.nbytes for array in memory) == x.nbytes
 
 
-def test_views_send_only_their_own_rows():
+def test_views_send_only_their_own_rows_and_one_tensor_in_two_places_is_sent_once():
     x = torch.arange(1000).reshape(100, 10)
     for view in (x[3:5], x[:, 2], x.T[1:2]):
         back, [memory] = through(view)
         assert torch.equal(back, view) and memory.nbytes == view.nbytes
-
-
-def test_one_tensor_in_two_places_is_sent_once_and_stays_one():
-    x = torch.ones(3)
     back, memory = through({"a": [x], "b": (x, x + 1)})
-    assert len(memory) == 2
-    assert back["a"][0] is back["b"][0]
+    assert len(memory) == 2 and back["a"][0] is back["b"][0], "and stays one"
 
 
 def test_what_is_no_plain_tensor_keeps_its_kind():
@@ -145,7 +140,10 @@ def test_an_error_that_cannot_be_made_again_arrives_as_the_nearest_known():
         assert type(back) is DataError and str(back) == text
 
 
-def test_the_cause_comes_along_with_its_traceback():
+def test_the_cause_comes_along_with_its_traceback_or_as_text():
+    class Strange(Exception):  # which has no pickle
+        pass
+
     try:
         {}["w_7"]
     except KeyError as cause:
@@ -153,12 +151,6 @@ def test_the_cause_comes_along_with_its_traceback():
     assert str(back) == "object.m failed on rank 0 of 1: KeyError: 'w_7'"
     assert isinstance(back.__cause__, KeyError) and back.__cause__.args == ("w_7",)
     assert '{}["w_7"]' in back.__cause__.__notes__[0]
-
-
-def test_a_cause_that_has_no_pickle_comes_as_text():
-    class Strange(Exception):
-        pass
-
     back = carried(untyped(Strange("thing")))
     assert isinstance(back.__cause__, RuntimeError) and str(back.__cause__).endswith("Strange: thing")
 

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import pytest
 import uvicorn
 
 from burnish.search.documents import Document, Hit, Retriever
+from tests.processes import until
 from tests.search.small import write_encoder
 
 DEADLINE_S = 30
@@ -78,13 +78,6 @@ class Running:
     def wait_for(self, name: str, value: float) -> None:
         """Until a metric has that value."""
         until(lambda: self.metrics().get(name) == value)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.005)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from burnish.errors import ConfigError, ToolFailure
 from burnish.search import client as module
 from burnish.search import documents
 from burnish.search.client import RetrieverClient, check_url, probe
-from tests.search.conftest import CORPUS, canned, http, serving, until
+from tests.processes import until
+from tests.search.conftest import CORPUS, canned, http, serving
 
 FOUND = {"document": {"id": "7", "contents": '"T"\nt'}, "score": 1.0}
 
@@ -319,17 +320,14 @@ def test_a_malformed_document_costs_one_query_and_errors_are_named(monkeypatch):
     ("url", "message"),
     [
         ("127.0.0.1:8000/retrieve", "must begin with http:// or https://"),
-        ("localhost/retrieve", "must begin with http:// or https://"),
         ("ftp://x/retrieve", "must begin with http:// or https://"),
         ("http:///retrieve", "no machine is named"),
         ("http://127.0.0.1:8000", "the path is missing; write http://127.0.0.1:8000/retrieve"),
         ("http://[::1]:80", "the path is missing; write http://[::1]:80/retrieve"),
         ("https://search.example/", "the path is missing; write https://search.example/retrieve"),
         ("http://x:port/retrieve", "no address ("),
-        ("http://[::1/retrieve", "no address ("),
         ("http://x\n/retrieve", "no address ("),
         (None, "no address (Invalid type"),
-        (" ", "must begin with http:// or https://"),
         ("", "must begin with http:// or https://"),
     ],
 )

@@ -128,56 +128,27 @@ def test_kills_one_after_the_other_and_a_dense_part(corpus, encoder, tmp_path, m
     assert str(tmp_path) not in text, "no path of this machine is in it"
 
 
-def test_what_is_embedded_is_not_embedded_again(corpus, encoder, tmp_path, monkeypatch):
-    from burnish.search import dense
-
-    embedded = []
-    original = dense.Encoder.passages
-
-    def passages(self, texts):
-        if len(embedded) == 2:
-            raise Killed
-        embedded.append(len(texts))
-        return original(self, texts)
-
-    monkeypatch.setattr(dense.Encoder, "passages", passages)
-    monkeypatch.setattr(dense, "PER_PART", 3)
-    options = IndexOptions(corpus, tmp_path / "index", "dense", EncoderOptions(encoder), per_shard=3)
-    with pytest.raises(Killed):
-        build_index(options)
-    embedded.clear()
-    build_index(options)
-    assert embedded == [1], "two of three shards were there"
-
-
-@pytest.mark.parametrize("died", ["passages-2", "bm25-1"])
-def test_what_is_packed_and_counted_is_not_done_again(corpus, tmp_path, monkeypatch, died):
-    from burnish.search import bm25, passages
-
+@pytest.mark.parametrize("died", ["passages-00002", "bm25-00001", "dense-00002"])
+def test_what_is_packed_counted_and_embedded_is_not_done_again(corpus, encoder, tmp_path, monkeypatch, died):
     written: list[str] = []
 
-    def noting(name, original):
-        def call(journal, number, *rest):
-            written.append(f"{name}-{number}")
-            return original(journal, number, *rest)
+    def write(self, part, *record, original=Journal.write):
+        written.append(part)
+        if part == died:
+            raise Killed  # the files of this part are there, its record is not
+        original(self, part, *record)
 
-        return call
-
-    def write(self, *record, original=Journal.write):
-        if written[-1] == died:
-            raise Killed  # the files of this shard are there, its record is not
-        original(self, *record)
-
-    monkeypatch.setattr(passages, "_write_shard", noting("passages", passages._write_shard))
-    monkeypatch.setattr(bm25, "_write_counts", noting("bm25", bm25._write_counts))
-    options = IndexOptions(corpus, tmp_path / "index", per_shard=2)
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(Journal, "write", write)
+    monkeypatch.setattr("burnish.search.dense.PER_PART", 3)
+    monkeypatch.setattr(Journal, "write", write)
+    options = IndexOptions(corpus, tmp_path / "index", "both", EncoderOptions(encoder), per_shard=2)
+    with pytest.raises(Killed):
         build_index(options)
-    everything = [f"passages-{number}" for number in range(4)] + [f"bm25-{number}" for number in range(4)]
+    shards = [f"{kind}-{number:05}" for kind in ("passages", "bm25") for number in range(4)]
+    everything = [*shards, "bm25", "encoder", *(f"dense-{number:05}" for number in range(3)), "dense"]
     begun = everything.index(died)
     assert written == everything[: begun + 1]
     written.clear()
+    died = ""
     build_index(options)
     assert written == everything[begun:]
 

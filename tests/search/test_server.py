@@ -16,7 +16,8 @@ from burnish.errors import ConfigError
 from burnish.search import server as module
 from burnish.search.documents import AnswerCache, Document, Hit
 from burnish.search.server import make_app
-from tests.search.conftest import CORPUS, serving, until
+from tests.processes import until
+from tests.search.conftest import CORPUS, serving
 
 FAUST, HAMLET = ({"id": doc.id, "contents": doc.contents} for doc in CORPUS[:2])
 

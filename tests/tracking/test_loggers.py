@@ -6,14 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from burnish.tracking.run_folder import RunFolder
 from burnish.tracking.tracker import Tracker
-
-
-@pytest.fixture
-def folder(trainer):
-    with RunFolder.of(trainer) as folder:
-        yield folder
 
 
 def stand_in(monkeypatch, name, **members):

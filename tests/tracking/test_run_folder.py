@@ -88,7 +88,7 @@ def test_files_that_a_new_run_leaves_may_be_its_input(used, key, value):
     RunFolder("new").check_inputs_stay(config)  # everything in a new folder may be input
 
 
-def test_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_path):
+def test_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_path, caplog):
     fill(tmp_path, *LEFT)
     folder = RunFolder(tmp_path)
     folder.write_config(Outer(seed=2))
@@ -97,7 +97,11 @@ def test_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_pa
     assert all((tmp_path / "previous-1" / name).read_text() == "earlier: 1" for name in LEFT)
     there = {path.name for path in tmp_path.iterdir()}
     assert there == {"previous-1", "config.yaml", "recipe.yaml", ".lock"}
-    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
+    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2} and "previous-1" in caplog.text
+    folder.close()
+    with RunFolder(tmp_path) as third:
+        third.write_rollouts(1, [{"run": 3}])  # samples come before the metrics of their step
+    assert read_lines(tmp_path / "rollouts" / "1.jsonl") == [{"run": 3}] and (tmp_path / "previous-2").exists()
     new = tmp_path / "new"
     folder = RunFolder(new)
     folder.write_config(Outer())
@@ -129,12 +133,13 @@ def test_events_and_status_of_two_runs_do_not_mix(trainer, tmp_path):
 
 
 def test_resumed_run_has_the_keys_of_the_last_command_and_one_that_appends_those_that_are_there(tmp_path):
-    fill(tmp_path, *LEFT)
+    fill(tmp_path, *LEFT, "rollouts/2.jsonl", "rollouts/notes.jsonl", "validation/5.jsonl")
     with RunFolder(tmp_path) as folder:
         folder.write_recipe({"seed": 2})
         folder.resume(2)
     assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
-    assert (tmp_path / "global_step_3").exists() and not (tmp_path / "rollouts" / "3.jsonl").exists()
+    assert (tmp_path / "global_step_3").exists() and not list((tmp_path / "validation").iterdir())
+    assert sorted(path.name for path in (tmp_path / "rollouts").iterdir()) == ["2.jsonl", "notes.jsonl"]
     (tmp_path / "config.yaml").unlink()
     folder = RunFolder(tmp_path)
     folder.write_recipe({"seed": 3})

@@ -16,12 +16,6 @@ from burnish.tracking.tracker import Tracker, check_loggers
 from burnish.waits import longest
 
 
-@pytest.fixture
-def folder(trainer):
-    with RunFolder.of(trainer) as folder:
-        yield folder
-
-
 def run(trainer, folder, steps, resume=None):
     with Tracker(trainer, folder) as tracker:
         if resume is not None:
@@ -60,38 +54,6 @@ def test_resuming_equals_never_having_been_killed(trainer, folder, tmp_path):
     with RunFolder(tmp_path / "whole") as whole:
         run(trainer, whole, range(1, 10))
     assert path.read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
-
-
-def test_resuming_forgets_samples_past_the_step(trainer, folder):
-    for step in (3, 4, 5):
-        folder.write_rollouts(step, [{"step": step}])
-    folder.write_validation(5, [{}])
-    (folder.path / "rollouts" / "notes.jsonl").parent.mkdir(exist_ok=True)
-    folder.flush()
-    (folder.path / "rollouts" / "notes.jsonl").write_text("mine")
-    with Tracker(trainer, folder) as tracker:
-        tracker.resume(4)
-    assert sorted(p.name for p in (folder.path / "rollouts").iterdir()) == ["3.jsonl", "4.jsonl", "notes.jsonl"]
-    assert not list((folder.path / "validation").iterdir())
-
-
-def test_new_run_in_a_used_folder_sets_the_old_one_aside(trainer, folder, caplog):
-    folder.write_rollouts(1, [{"run": 1}])
-    run(trainer, folder, [1, 2, 3])
-    folder.close()
-
-    with RunFolder.of(trainer) as again:
-        again.write_rollouts(1, [{"run": 2}])  # samples come before the metrics of their step
-        run(trainer, again, [1])
-    assert [r["step"] for r in read_metrics(folder.path)] == [1]
-    assert [r["step"] for r in read_metrics(folder.path / "previous-1")] == [1, 2, 3]
-    assert read_lines(folder.path / "rollouts" / "1.jsonl") == [{"run": 2}]
-    assert read_lines(folder.path / "previous-1" / "rollouts" / "1.jsonl") == [{"run": 1}]
-    assert "previous-1" in caplog.text
-
-    with RunFolder.of(trainer) as third:
-        run(trainer, third, [1])
-    assert (folder.path / "previous-2" / "metrics.jsonl").exists()
 
 
 def test_events_carry_their_facts_are_flushed_and_continue_after_a_torn_line(trainer, folder):
@@ -194,13 +156,3 @@ def test_waits_for_loggers_are_registered_and_watched_until_they_are_closed(trai
     monkeypatch.setattr("burnish.tracking.jsonl.JsonlBackend.close", close)
     run(trainer, folder, [1])
     assert ("logger", "JsonlBackend to close") in seen and "watchdog" in seen[-1]
-
-
-def test_folder_where_another_run_writes_is_refused_at_once(trainer, folder):
-    with (
-        Tracker(trainer, folder),
-        RunFolder.of(trainer) as second,
-        pytest.raises(ConfigError, match="is writing there"),
-        Tracker(trainer, second),
-    ):
-        pytest.fail("it began")

@@ -4,12 +4,9 @@ import asyncio
 import itertools
 import json
 import logging
-import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,16 +15,9 @@ from burnish import waits
 from burnish.tracking import watchdog as module
 from burnish.tracking.watchdog import EXIT_CODE, Watchdog
 from burnish.waits import longest, waiting
+from tests.processes import until
 
 SOON_S = 30.0
-
-
-def until(condition):
-    end = time.monotonic() + SOON_S
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +43,9 @@ def watched(tmp_path, events):
     assert longest() == []
 
 
-def status(folder, name="controller"):
+def status(folder):
     try:
-        return json.loads((folder / "status" / f"{name}.json").read_text())
+        return json.loads((folder / "status" / "controller.json").read_text())
     except FileNotFoundError:
         return None
 
@@ -64,24 +54,10 @@ def dumps(folder):
     return sorted((folder / "stacks").glob("*.txt"))
 
 
-def test_status_names_the_process_its_step_and_the_longest_waits(watched, tmp_path):
-    watched.step = 3
-    with waiting("worker", "the trainer", "update_actor", 1800.0), waiting("tool", "uid 3, sample 1", "search", None):
-        found = until(lambda: (now := status(tmp_path)) and now["counts"] == {"worker": 1, "tool": 1} and now)
-    assert (found["name"], found["state"], found["step"], found["steps"]) == ("controller", "running", 3, 80)
-    first, second = found["waits"]
-    assert (first["kind"], first["owner"], first["subject"], first["limit"]) == (
-        "worker", "the trainer", "update_actor", 1800.0,
-    )  # fmt: skip
-    assert first["age"] >= second["age"] and second["limit"] is None
-
-
-def test_last_status_says_how_the_run_ended_and_goes_where_it_never_began(tmp_path):
-    for state in ("done", "failed", "stopped"):
-        dog = Watchdog(tmp_path, "x")
-        dog.start()
-        dog.stop(state)
-        assert status(tmp_path, "x")["state"] == state
+def test_the_end_leaves_no_thread_and_no_status_of_a_run_that_never_began(tmp_path):
+    dog = Watchdog(tmp_path, "x")
+    dog.start()
+    dog.stop()
     assert not [thread for thread in threading.enumerate() if thread.name in ("watchdog", "status")]
     assert waits.reporter is None
     folder = tmp_path / "never"
@@ -174,40 +150,31 @@ def test_waits_late_together_share_a_dump_that_holds_reports_of_workers(watched,
     assert file.read_text().endswith("\nworkers:\nrank 1 is in update_actor")
 
 
-def test_late_waits_of_workers_become_events_of_the_controller(watched, tmp_path, events, monkeypatch):
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_late_waits_of_workers_become_events_of_the_controller(watched, tmp_path, events, monkeypatch, at_the_end):
+    """At its end too: they may be why it ends. What their subject holds does not keep them from it."""
     monkeypatch.setattr(waits, "worker_reports", [lambda: "workers:"])
-    monkeypatch.setattr(module, "WORKERS_S", 0.05)
+    if at_the_end:
+        until(lambda: watched._looked > 0)  # the next look is far away
+    else:
+        monkeypatch.setattr(module, "WORKERS_S", 0.05)
     monkeypatch.setattr(watched, "_started", watched._started - 1)  # a file's time may be some ms behind the clock
     worker = Watchdog(tmp_path, "agents_pool-0")
     worker.start()
-    with waiting("tool", "uid 3", "a tool", -1.0) as wait:
+    with waiting("tool", "uid 3", "documents for 'a\nb'", -1.0) as wait:
         pass
+    if at_the_end:
+        worker.stop()
+        assert Path(wait.stacks).exists() and not events
+        watched.stop("failed")
     kind, facts = until(lambda: events and wait.stacks and events[0])
     worker.stop()
-    assert kind == "late_wait" and (facts["process"], facts["wait"], facts["owner"]) == (
-        "agents_pool-0", "tool", "uid 3",
+    assert kind == "late_wait" and (facts["process"], facts["wait"], facts["owner"], facts["subject"]) == (
+        "agents_pool-0", "tool", "uid 3", "documents for 'a\nb'",
     )  # fmt: skip
     assert facts["stacks"] == wait.stacks
     watched._report_workers(lambda kind, **facts: events.append((kind, facts)))
     assert len(events) == 1, "once"
-
-
-def test_late_waits_of_workers_are_reported_at_the_end_too(tmp_path, events, monkeypatch):
-    """They may be why it ends. What their subject holds, as a model's query, does not keep them from it."""
-    monkeypatch.setattr(waits, "worker_reports", [lambda: "workers:"])
-    controller = Watchdog(tmp_path, "controller", event=lambda kind, **facts: events.append((kind, facts)))
-    controller.start()
-    until(lambda: controller._looked > 0)  # the next look is far away
-    monkeypatch.setattr(controller, "_started", controller._started - 1)
-    worker = Watchdog(tmp_path, "agents_pool-0")
-    worker.start()
-    with waiting("retriever", "uid 3", "documents for 'a\nb'", -1.0) as wait:
-        pass
-    worker.stop()
-    assert Path(wait.stacks).exists() and not events
-    controller.stop("failed")
-    ((kind, facts),) = events
-    assert kind == "late_wait" and (facts["process"], facts["subject"]) == ("agents_pool-0", "documents for 'a\nb'")
 
 
 @pytest.fixture
@@ -289,34 +256,6 @@ def test_event_loop_that_is_not_running_does_not_hang(looked):
     with pytest.raises(asyncio.CancelledError):
         loop.run_until_complete(task)
     loop.close()
-
-
-PAUSED = """
-import sys, time
-from burnish.tracking import watchdog
-from burnish.waits import waiting
-from pathlib import Path
-
-watchdog.LOOK_S, watchdog.GRACE_S = 0.05, 0.1
-watchdog.Watchdog(Path(sys.argv[1]), "controller").start()
-with waiting("checkpoint", "the trainer", "writing", 6.0):
-    print("begun", flush=True)
-    sys.stdin.readline()
-print("went on", flush=True)
-"""
-
-
-@pytest.mark.long
-def test_paused_process_did_not_wait(tmp_path):
-    command = [sys.executable, "-c", PAUSED, str(tmp_path)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd())
-    assert process.stdout.readline() == "begun\n"
-    os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(6.0)  # more than PAUSE_S
-    os.kill(process.pid, signal.SIGCONT)
-    time.sleep(0.5)  # some looks
-    assert process.communicate("\n", timeout=60)[0] == "went on\n"
-    assert process.returncode == 0 and not dumps(tmp_path)
 
 
 def test_old_dumps_are_removed_and_events_of_one_dump_are_few(watched, tmp_path, events, monkeypatch):
