@@ -37,8 +37,8 @@ from burnish.trainer import checkpoint
 from burnish.trainer.augment import Augmentation, make_buffer
 from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
 from burnish.trainer.credit import Credit, reward_tokens
-from burnish.trainer.experience import Experience, drawn_of
-from burnish.trainer.groups import Passes, RemoteRollouts, close_within, load_models, make_groups, write_captured
+from burnish.trainer.experience import Experience
+from burnish.trainer.groups import Passes, RemoteRollouts, load_models, make_groups, write_captured
 from burnish.trainer.report import BadUpdates, batch_metrics, sample_rows, speed_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows
 from burnish.trainer.validate import Validator
@@ -116,7 +116,8 @@ class PPOTrainer:
         if self.resume_from is not None:
             state = checkpoint.read_state(self.resume_from)
             checkpoint.check_same_run(self.resume_from, state["run"], self.run_facts)
-            self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
+            of_prompts = state["experience"]
+            self.step, drawn = step_of(self.resume_from), of_prompts.get("drawn", of_prompts["position"])
         prompts, refills = self.order.start(trainer.total_epochs), self.config.algorithm.filter_groups.enable
         self.end = None if trainer.total_training_steps or refills else prompts
         left = math.ceil(prompts / size) - self.step if refills else math.ceil((prompts - drawn) / size)
@@ -369,7 +370,7 @@ class PPOTrainer:
         with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]
-        ends += [partial(close_within, patience, group) for group in with_ends]
+        ends += [lambda group=group: group.close.start().get(patience) for group in with_ends]  # else `shutdown` does
         ends += [self.reward_fn.close, self.val_reward_fn.close] + [group.shutdown for group in self.groups.values()]
         for end in ends:
             try:
