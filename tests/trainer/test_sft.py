@@ -10,13 +10,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from burnish.config import SFTConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.examples import Batches, SFTDataset
-from burnish.data.files import write_parquet
 from burnish.engine.forward import Forward
 from burnish.errors import CheckpointError
 from burnish.trainer.sft import NextTokens
 from burnish.trainer.sft_trainer import main
 from burnish.trainer.supervised import tokens_per_pass
-from tests.trainer.conftest import CONVERSATIONS, without_times
+from tests.trainer.conftest import CONVERSATIONS
 
 
 @pytest.fixture
@@ -88,18 +87,6 @@ def test_passes_are_filled_by_tokens_or_hold_a_number_of_examples(sft, monkeypat
         assert all(sum(lengths) <= 2 * 128 for lengths in passes) and max(rows) > 2
     else:
         assert rows == [2, 2, 2, 1]
-
-
-def test_prompt_and_response_columns_are_single_turn_conversations(sft, tmp_path):
-    single = [c for c in CONVERSATIONS if len(c) == 2]
-    rows = [{"question": q["content"], "reply": a["content"]} for q, a in single]
-    write_parquet(rows, tmp_path / "pairs.parquet")
-    write_parquet([{"messages": c} for c in single], tmp_path / "messages.parquet")
-    _, pairs = sft(
-        f"data.train_files={tmp_path / 'pairs.parquet'}", "data.prompt_key=question", "data.response_key=reply", out="a"
-    )
-    _, messages = sft(f"data.train_files={tmp_path / 'messages.parquet'}", out="b")
-    assert without_times(pairs) == without_times(messages)
 
 
 @pytest.mark.parametrize("packing", [True, False])
