@@ -91,15 +91,17 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def begun(train, made):
-    def make(*overrides: str) -> None:
-        place, runs = made
-        if overrides not in runs:
-            train(*overrides)
-            runs[overrides] = shutil.copytree("run", place / str(len(runs)), symlinks=True)
-        else:
-            shutil.copytree(runs[overrides], "run", symlinks=True)
+    return lambda *overrides: once(made, "run", train, *overrides)
 
-    return make
+
+def once(made, folder: str, run, *overrides: str) -> None:
+    """`run(*overrides)` leaves this folder, the first time; then it is copied."""
+    place, runs = made
+    if overrides not in runs:
+        run(*overrides)
+        runs[overrides] = shutil.copytree(folder, place / str(len(runs)), symlinks=True)
+    else:
+        shutil.copytree(runs[overrides], folder, symlinks=True)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import GRPO, PPO, same_weights, state_of
+from tests.trainer.conftest import GRPO, PPO, once, same_weights, state_of
 
 BEHIND = ["actor_rollout_ref.actor.checkpoint.async_save=True"]
 LORA = ["actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.actor.use_kl_loss=True"]
@@ -101,34 +101,6 @@ def launch(launcher, job, reward, tmp_path):
     return start
 
 
-@pytest.fixture
-def whole(launch, made):
-    """The run with these overrides, never killed, in the folder `whole`."""
-
-    def make(*overrides: str) -> None:
-        place, runs = made
-        if overrides not in runs:
-            launch(*overrides, "trainer.default_local_dir=whole").finish()
-            runs[overrides] = shutil.copytree("whole", place / str(len(runs)), symlinks=True)
-        else:
-            shutil.copytree(runs[overrides], "whole", symlinks=True)
-
-    return make
-
-
-@pytest.fixture
-def same_as_whole(metrics_of):
-    """Whether a run that was killed left what the whole one did."""
-
-    def check(run: str, files=("actor/model.safetensors", "actor/masters.safetensors", "actor/optimizer.safetensors")):
-        assert metrics_of("whole") == metrics_of(run)
-        assert same_weights(6, "whole", run, *files)
-        one, other = state_of(6, "whole"), state_of(6, run)
-        assert one | {"config": {}} == other | {"config": {}}
-
-    return check
-
-
 ADAPTER = ("actor/adapter_model.safetensors", "actor/masters.safetensors", "actor/optimizer.safetensors")
 CRITIC = ("actor/masters.safetensors", "critic/masters.safetensors", "critic/optimizer.safetensors")
 
@@ -143,8 +115,8 @@ CRITIC = ("actor/masters.safetensors", "critic/masters.safetensors", "critic/opt
         pytest.param([*GRPO, *LORA], BEHIND, ADAPTER, 3, 5, id="grpo-lora-behind", marks=LONG),
     ],
 )
-def test_kills_at_random_moments_change_nothing(launch, whole, same_as_whole, keys, when, files, kills, seed):
-    whole(*keys)
+def test_kills_at_random_moments_change_nothing(launch, made, metrics_of, keys, when, files, kills, seed):
+    once(made, "whole", lambda *keys: launch(*keys, "trainer.default_local_dir=whole").finish(), *keys)
     draw, step = random.Random(seed), statistics.median(json.loads(line)["timing_s/step"] for line in lines("whole"))
     killed, command = 0, [*keys, *when, "trainer.default_local_dir=killed"]
     for _ in range(5 * kills):
@@ -162,4 +134,7 @@ def test_kills_at_random_moments_change_nothing(launch, whole, same_as_whole, ke
             break
     assert killed == kills, "runs were over before they could be killed"
     launch(*command).finish()
-    same_as_whole("killed", files)
+    assert metrics_of("whole") == metrics_of("killed")
+    assert same_weights(6, "whole", "killed", *files)
+    one, other = state_of(6, "whole"), state_of(6, "killed")
+    assert one | {"config": {}} == other | {"config": {}}
