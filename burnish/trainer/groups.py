@@ -68,6 +68,11 @@ def write_captured(group: WorkerGroup, folder: Path) -> None:
             raise outcome
 
 
+def close_within(seconds: float, group: Any) -> None:
+    """Have the workers end what they started; those that are busy longer are ended themselves, by `shutdown`."""
+    group.close.start().get(seconds)
+
+
 class RemoteRollouts:
     """The policy as experience asks it, where agent loops run in separate processes over the policy's engines: up to
     `staleness` rounds ahead."""

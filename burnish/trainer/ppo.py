@@ -38,7 +38,7 @@ from burnish.trainer.augment import Augmentation, make_buffer
 from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
 from burnish.trainer.credit import Credit, reward_tokens
 from burnish.trainer.experience import Experience
-from burnish.trainer.groups import Passes, RemoteRollouts, load_models, make_groups, write_captured
+from burnish.trainer.groups import Passes, RemoteRollouts, close_within, load_models, make_groups, write_captured
 from burnish.trainer.report import BadUpdates, batch_metrics, sample_rows, speed_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows
 from burnish.trainer.validate import Validator
@@ -370,7 +370,7 @@ class PPOTrainer:
         with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]
-        ends += [lambda group=group: group.close.start().get(patience) for group in with_ends]  # else `shutdown` does
+        ends += [partial(close_within, patience, group) for group in with_ends]
         ends += [self.reward_fn.close, self.val_reward_fn.close] + [group.shutdown for group in self.groups.values()]
         for end in ends:
             try:

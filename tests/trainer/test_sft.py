@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.config import SFTConfig
 from burnish.data.chat import ChatRenderer
-from burnish.data.examples import Batches, SFTDataset
+from burnish.data.examples import Batches
 from burnish.engine.forward import Forward
 from burnish.errors import CheckpointError
 from burnish.trainer.sft import NextTokens
@@ -115,16 +115,3 @@ def test_a_checkpoint_from_before_keys_were_kept_is_resumed(sft):
     make_old(2, **{"data.seed": 2})
     with pytest.raises(CheckpointError, match=r"written with data.seed=2, this run has 1"):
         sft("trainer.total_training_steps=3")
-
-
-def test_collate_splits_at_the_first_assistant_token(world):
-    tokenizer = AutoTokenizer.from_pretrained(world / "model")
-    dataset = SFTDataset([str(world / "train.parquet")], tokenizer, SFTConfig().data)
-    examples = [dataset[i] for i in range(len(dataset))]
-    columns = NextTokens.collate(None, examples).batch
-    assert columns["prompts"].shape[1] + columns["responses"].shape[1] == columns["input_ids"].shape[1]
-    names = ("input_ids", "attention_mask", "response_mask")
-    for example, ids, attention, mask in zip(examples, *(columns[name] for name in names), strict=True):
-        assert ids[attention.bool()].tolist() == example.ids.tolist()
-        assert mask[0] == 1  # the response starts with what the assistant says
-        assert ids[-len(mask) :][mask.bool()].tolist() == example.ids[example.loss_mask.astype(bool)].tolist()
