@@ -276,7 +276,7 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
     }
 
 
-def changed_keys(theirs: Mapping[str, Any], config: PPOConfig) -> list[str]:
+def changed_keys(theirs: Mapping[str, Any], config: Any) -> list[str]:
     """`key: then → now` for each key whose value is not the one the checkpoint was saved with."""
     ours = key_values(config)
     return [f"{name}: {theirs[name]} → {value}" for name, value in ours.items() if theirs.get(name, value) != value]

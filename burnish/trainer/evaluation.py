@@ -253,13 +253,12 @@ def apply_failures(
 def judge(evaluation: Evaluation, fail_under: float | None) -> int:
     if fail_under is None:
         return 0
-    below = []
+    code = 0
     for source in evaluation.sources:
         mean = math.nan if source.mean is None else source.mean
         # Rounding aside: the mean of six times 0.1 is a little less.
         if not (mean >= fail_under or math.isclose(mean, fail_under, rel_tol=1e-9, abs_tol=1e-12)):
-            below.append(source)
-    for source in below:
-        found = "no score" if source.mean is None else f"mean {source.core} {source.mean:.10g}"
-        say(f"{source.name}: {found}, below --fail-under {fail_under:g}")
-    return 1 if below else 0
+            found = "no score" if source.mean is None else f"mean {source.core} {source.mean:.10g}"
+            say(f"{source.name}: {found}, below --fail-under {fail_under:g}")
+            code = 1
+    return code

@@ -170,13 +170,8 @@ def _by(evaluation: Evaluation) -> str:
 
 def write_json(evaluation: Evaluation, path: Path) -> None:
     """All metrics, in one file that is written whole or not at all. JSON has no NaN: such a value is null."""
-    text = json.dumps(_finite(as_json(evaluation)), indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomically(path, [text, "\n"], "data.output_path")
-
-
-def as_json(evaluation: Evaluation) -> dict[str, Any]:
     core = {name: value for name, value in evaluation.metrics.items() if name.startswith("val-core/")}
-    return {
+    results = {
         "file": evaluation.file,
         "scored_by": {"function": _by(evaluation), "reward_kwargs": dict(evaluation.scored_by.reward_kwargs)},
         "rows": sum(source.rows for source in evaluation.sources),
@@ -189,6 +184,8 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         },
         "metrics": core,
     }
+    text = json.dumps(_finite(results), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, [text, "\n"], "data.output_path")
 
 
 def _finite(value: Any) -> Any:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from burnish.algorithms.preference import agreement, bradley_terry
 from burnish.algorithms.tally import Metrics, part_of_mean
-from burnish.config import Loaded, RMConfig
+from burnish.config import RMConfig
 from burnish.data.chat import ChatRenderer, special_ids
 from burnish.data.examples import PreferenceDataset, PreferencePair
 from burnish.engine.batching import MicroBatch
@@ -25,7 +25,7 @@ from burnish.models.facts import read_model_facts
 from burnish.models.folder import read_json, resolve_path
 from burnish.models.loading import CLASSIFIER, check_reward_model, load_reward_model
 from burnish.protocol import DataProto
-from burnish.trainer.supervised import TOKENS_PER_PASS, Objective, columns, run
+from burnish.trainer.supervised import TOKENS_PER_PASS, Objective
 
 
 class Preferences(Objective[RMConfig, PreferencePair]):
@@ -93,12 +93,12 @@ class Preferences(Objective[RMConfig, PreferencePair]):
         return share
 
     def row_values(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
-        ids, mask = (columns(rows)[name].view(2 * len(rows), -1) for name in ("input_ids", "attention_mask"))  # (2B, L)
+        ids, mask = (rows.batch[name].view(2 * len(rows), -1) for name in ("input_ids", "attention_mask"))  # (2B, L)
         longest = int(mask.sum(-1).max())  # here, that is; L is that of the whole batch
         scores = forward.scores(ids[:, :longest], mask[:, :longest])
         chosen, rejected = scores.view(-1, 2).unbind(-1)  # (B,) each
         return {
-            "loss": bradley_terry(chosen, rejected, columns(rows)["margin"]),
+            "loss": bradley_terry(chosen, rejected, rows.batch["margin"]),
             "accuracy": agreement(chosen, rejected),
             "margin": chosen - rejected,
             "reward_chosen": chosen,
@@ -123,7 +123,3 @@ def padding_token(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> int | 
 
 def means(values: Mapping[str, Tensor]) -> Metrics:
     return {name: part_of_mean(value.detach().double().sum(), float(len(value))) for name, value in values.items()}
-
-
-def train(loaded: Loaded[RMConfig]) -> None:
-    run(loaded, Preferences)

@@ -9,9 +9,10 @@ def main(argv: list[str]) -> None:
 
 
 def _train(loaded: Loaded[RMConfig]) -> None:
-    from burnish.trainer.rm import train  # torch only once the keys are known to be right
+    from burnish.trainer.rm import Preferences  # torch only once the keys are known to be right
+    from burnish.trainer.supervised import run as train
 
-    train(loaded)
+    train(loaded, Preferences)
 
 
 if __name__ == "__main__":

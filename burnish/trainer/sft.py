@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from burnish.algorithms.tally import Metrics, part_of_mean
-from burnish.config import Loaded, SFTConfig
+from burnish.config import SFTConfig
 from burnish.data.examples import SFTDataset, SFTExample
 from burnish.engine.batching import MicroBatch
 from burnish.engine.forward import Forward
@@ -19,7 +19,7 @@ from burnish.engine.packing import pack
 from burnish.engine.trainable import Loss
 from burnish.models.loading import load_causal_lm
 from burnish.protocol import DataProto
-from burnish.trainer.supervised import TOKENS_PER_PASS, Objective, columns, run
+from burnish.trainer.supervised import TOKENS_PER_PASS, Objective
 
 
 class NextTokens(Objective[SFTConfig, SFTExample]):
@@ -58,7 +58,7 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
         return DataProto.from_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
 
     def loss(self, forward: Forward, batch: DataProto) -> Loss:
-        total = columns(batch)["response_mask"].sum()  # of the whole batch: the loss does not depend on the cut
+        total = batch.batch["response_mask"].sum()  # of the whole batch: the loss does not depend on the cut
 
         def share(rows: DataProto) -> tuple[Tensor, Metrics]:
             return negative_log_likelihood(forward, rows).sum() / total, {}
@@ -69,13 +69,9 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
         return {"nll": negative_log_likelihood(forward, rows)}
 
     def validation(self, batch: DataProto, values: Mapping[str, Tensor]) -> Metrics:
-        return {"loss": part_of_mean(values["nll"].double().sum(), columns(batch)["response_mask"].sum())}
+        return {"loss": part_of_mean(values["nll"].double().sum(), batch.batch["response_mask"].sum())}
 
 
 def negative_log_likelihood(forward: Forward, rows: DataProto) -> Tensor:  # (B,)
-    log_prob = forward.log_probs(pack(columns(rows)))["log_prob"]  # (B, R)
-    return -(log_prob * columns(rows)["response_mask"]).sum(-1)
-
-
-def train(loaded: Loaded[SFTConfig]) -> None:
-    run(loaded, NextTokens)
+    log_prob = forward.log_probs(pack(rows.batch))["log_prob"]  # (B, R)
+    return -(log_prob * rows.batch["response_mask"]).sum(-1)

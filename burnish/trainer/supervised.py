@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -40,7 +39,7 @@ from burnish.models.facts import read_model_facts
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
-from burnish.trainer.checkpoint import CheckpointStore, is_due, key_values, step_of
+from burnish.trainer.checkpoint import CheckpointStore, changed_keys, is_due, key_values, step_of
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
@@ -131,7 +130,8 @@ class SupervisedTrainer(Generic[Config, Example]):
 
     def fit(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        with self.tracker, contextlib.closing(self):
+        with self.tracker, contextlib.ExitStack() as stack:
+            stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
             self.begin()
             while self.step < self.total_steps:
                 metrics = self.train_step()
@@ -141,10 +141,6 @@ class SupervisedTrainer(Generic[Config, Example]):
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):
                     self.save()  # after logging: a run killed in between logs the step again, rather than never
         return metrics
-
-    def close(self) -> None:
-        """Let a checkpoint that is being written be completed."""
-        self.store.finished(wait=True)
 
     def begin(self) -> None:
         self.trainable = make_trainable(self.objective, self.total_steps)
@@ -173,7 +169,7 @@ class SupervisedTrainer(Generic[Config, Example]):
             self._report_bad_step(batch, update)
         else:
             self.bad_steps = 0
-        tokens, seconds = int(columns(batch)["attention_mask"].sum()), time.perf_counter() - start
+        tokens, seconds = int(batch.batch["attention_mask"].sum()), time.perf_counter() - start
         return {
             "training/global_step": self.step,
             "training/epoch": epoch,
@@ -211,8 +207,8 @@ class SupervisedTrainer(Generic[Config, Example]):
         def write(folder: Path) -> None:
             self.trainable.save(folder)
             self.objective.tokenizer.save_pretrained(folder)
-            command, examples = self.objective.command, len(self.train.dataset)
-            write_state(folder, self.config, command=command, examples=examples, bad_steps=self.bad_steps)
+            facts = {"command": self.objective.command, EXAMPLES: len(self.train.dataset), "bad_steps": self.bad_steps}
+            (folder / FILE).write_text(json.dumps(facts | {"config": key_values(self.config)}, indent=1))
 
         return self.store.save(self.step, write)
 
@@ -300,11 +296,6 @@ def _check_vocabulary(config: SupervisedConfig, rows: int, *datasets: Examples[E
         )
 
 
-def write_state(folder: Path, config: SupervisedConfig, *, command: str, examples: int, bad_steps: int) -> None:
-    state = {"command": command, EXAMPLES: examples, "bad_steps": bad_steps, "config": key_values(config)}
-    (folder / FILE).write_text(json.dumps(state, indent=1))
-
-
 def read_state(folder: Path, config: SupervisedConfig, *, command: str, examples: int) -> tuple[int, list[str]]:
     """The bad steps in a row before the checkpoint, and `key: then → now` for each key that has changed since;
     CheckpointError where this run would not continue with the examples of that one."""
@@ -320,17 +311,11 @@ def read_state(folder: Path, config: SupervisedConfig, *, command: str, examples
             "its own trainer.default_local_dir"
         )
     ours = {EXAMPLES: examples} | key_values(config)
-    changed = {name: value for name, value in ours.items() if theirs.get(name, value) != value}
-    for name, value in changed.items():
-        if name == EXAMPLES or (name.startswith("data.") and name not in FREE):
+    for name, value in ours.items():
+        decides = name == EXAMPLES or (name.startswith("data.") and name not in FREE)
+        if decides and theirs.get(name, value) != value:
             raise CheckpointError(
                 f"{folder} was written with {name}={theirs[name]}, this run has {value}: it would continue with "
                 "other examples. Set it as it was, or start from scratch with trainer.resume_mode=disable"
             )
-    return bad_steps, [f"{name}: {theirs[name]} → {value}" for name, value in changed.items()]
-
-
-def columns(batch: DataProto) -> TensorDictBase:
-    """The tensor columns, which every batch made here has."""
-    assert batch.batch is not None
-    return batch.batch
+    return bad_steps, changed_keys(theirs, config)

@@ -20,7 +20,11 @@ from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.models.tiny import byte_tokenizer, write_tiny_model
 from burnish.trainer import setup
+from tests.trainer.scripted import follow
 
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
+PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
+       "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]  # fmt: skip
 # What says how long something took differs between two runs that are otherwise the same.
 CLOCKS = ("timing_s/", "timing_per_token_ms/", "perf/")
 
@@ -87,21 +91,58 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def begun(train, made):
-    def make(*overrides: str) -> None:
-        place, runs = made
-        if overrides not in runs:
-            train(*overrides)
-            runs[overrides] = shutil.copytree("run", place / str(len(runs)), symlinks=True)
-        else:
-            shutil.copytree(runs[overrides], "run", symlinks=True)
+    return lambda *overrides: once(made, "run", train, *overrides)
 
-    return make
+
+def once(made, folder: str, run, *overrides: str) -> None:
+    """`run(*overrides)` leaves this folder, the first time; then it is copied."""
+    place, runs = made
+    if overrides not in runs:
+        run(*overrides)
+        runs[overrides] = shutil.copytree(folder, place / str(len(runs)), symlinks=True)
+    else:
+        shutil.copytree(runs[overrides], folder, symlinks=True)
+
+
+@pytest.fixture
+def resumes(train, metrics_of):
+    """`resumes(step, *overrides, files=…)`: a run in `whole`, and in `parts` the same again from its checkpoint of that
+    step. Both give the same metrics, samples, state and weights."""
+
+    def check(step: int, *overrides: str, files: tuple[str, ...] = ("actor/model.safetensors",)) -> None:
+        run = [*overrides, "data.val_files=null", "trainer.save_freq=1"]
+        train(*run, "trainer.default_local_dir=whole")
+        shutil.copytree("whole", "parts", symlinks=True)
+        last = len(metrics_of("whole"))
+        for later in range(step + 1, last + 1):
+            Path(f"parts/global_step_{later}/manifest.json").unlink()  # the newest whole checkpoint is taken
+        train(*run, "trainer.default_local_dir=parts")
+        assert [event["step"] for event in events("resume", "parts")] == [step]
+        assert metrics_of("whole") == metrics_of("parts")
+        assert rollouts(last, "whole") == rollouts(last, "parts")
+        assert state_of(last, "whole")["experience"] == state_of(last, "parts")["experience"]
+        assert same_weights(last, "whole", "parts", *files)
+
+    return check
 
 
 @pytest.fixture(scope="session")
 def roomy(tmp_path_factory):
     """A model whose context has room for several turns of single bytes. Read-only."""
     return write_tiny_model(tmp_path_factory.mktemp("roomy") / "model", context=4096)
+
+
+@pytest.fixture
+def agents(train, roomy, monkeypatch):
+    """`agents(write, rows, *overrides)`: a run on these rows whose policy writes `write(asked)`."""
+
+    def run(write, rows, *overrides, test=None):
+        write_parquet(rows, "train.parquet")
+        write_parquet(test or rows[:2], "test.parquet")
+        follow(monkeypatch, write)
+        return train(f"actor_rollout_ref.model.path={roomy}", *overrides)
+
+    return run
 
 
 def build(*overrides: str):

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from burnish.data.files import write_parquet
-from burnish.protocol import DataProto
-from burnish.trainer.score import with_observations
 from burnish.workers import critic, objectives
 from tests.trainer.scripted import call, follow, question, write_echo
 
@@ -38,21 +36,6 @@ class Tens:
         rewards[torch.arange(len(mask)), (mask * torch.arange(1, mask.shape[1] + 1)).argmax(-1)] = 10.0
         return {"reward_tensor": rewards, "reward_extra_info": {}}
 '''
-LOOP = """
-from burnish.agents import AgentLoopBase, AgentLoopOutput
-
-class Own(AgentLoopBase):
-    def __init__(self, *, rewards, **parts):
-        super().__init__(**parts)
-        self.rewards = rewards
-
-    async def run(self, sampling_params, **row):
-        transcript = self.transcript(self.prompt_ids(row["messages"]))
-        await transcript.sample(sampling_params)
-        transcript.observe(self.environment.observations.ids("and?"))
-        await transcript.sample(sampling_params)
-        return transcript.output(**self.rewards)
-"""
 
 
 @pytest.fixture
@@ -107,28 +90,6 @@ def test_rewards_reach_the_last_token_of_their_turn(begin, rewards, manager, fir
     Path("tens.py").write_text(MANAGER)
     keys = [f"{REWARDS}={rewards}", f"reward_model.reward_manager={manager}"]
     assert placed(begin(*GRPO, *keys).experience.draw(1, {})[0]) == [first, second] * 4
-
-
-@pytest.mark.parametrize(
-    ("rewards", "expected"),
-    [
-        ("{turn_rewards: [1, 2], reward_score: 3}", [1, 5]),
-        ("{turn_rewards: [1, 2]}", [1, 2]),
-        ("{reward_score: 3}", [0, 3]),
-        ("{turn_rewards: [1, 2], add_score: true}", [1, 3]),
-        ("{}", [0, 1]),
-    ],
-)
-def test_a_loop_of_the_users_own_gives_rewards(build_trainer, roomy, monkeypatch, rewards, expected):
-    Path("own.py").write_text(LOOP)
-    Path("loops.yaml").write_text(f"- name: own_of_this_test\n  _target_: own.py:Own\n  rewards: {rewards}\n")
-    write_parquet([question(f"{i}?", agent_name="own_of_this_test") for i in range(4)], "train.parquet")
-    follow(monkeypatch, lambda asked: "<answer>Goethe</answer>" if asked.turn else "let me see")
-    monkeypatch.setattr("burnish.agents.base._registered", {})
-    trainer = build_trainer(*TOOLS, *GRPO, f"actor_rollout_ref.model.path={roomy}",
-                            "actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml")  # fmt: skip
-    assert placed(trainer.experience.draw(1, {})[0]) == [expected] * 8
-    trainer.close()
 
 
 def test_the_turns_of_an_interaction_are_rewarded(build_trainer, roomy, monkeypatch):
@@ -266,14 +227,3 @@ def test_without_state_masking_all_of_the_response_is_trained(begin, monkeypatch
     assert trainer.policy.update_actor(batch, 1)["actor/grad_norm"][0] > 0 and kept
     for name, gradient, _, everywhere in kept:
         assert gradient[everywhere].ne(0).float().mean() > 0.95, name
-
-
-def test_padding_is_no_observation():
-    """Rows of other lengths: what is padded is never trained on, whatever state_masking says."""
-    columns = {
-        "responses": torch.tensor([[5, 6, 7, 0], [5, 6, 7, 8]]),
-        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]]),
-        "response_mask": torch.tensor([[1, 0, 1, 0], [1, 0, 0, 1]]),
-    }
-    mask = with_observations(DataProto.from_dict(columns)).batch["response_mask"]
-    assert mask.tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from burnish.agents.loops.search import NOTICE
-from burnish.data.files import write_parquet
 from burnish.errors import RewardError
 from burnish.models.tiny import byte_tokenizer
 from tests.search.conftest import Words, serving
 from tests.trainer.conftest import rollouts, same_weights, validated
-from tests.trainer.scripted import BROKEN, FAUST, answering, call, follow, question, write_echo
+from tests.trainer.scripted import BROKEN, FAUST, answering, call, question, write_echo
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
 ROOM = ["data.max_prompt_length=64", "data.max_response_length=400"]
@@ -22,19 +21,6 @@ SEARCH = [*GRPO, *ROOM, *RULES, "do_search=true", "max_turns=2", "retriever.topk
 TOOLS = [*GRPO, *ROOM, *RULES, "actor_rollout_ref.rollout.multi_turn.enable=true"]
 TWO = "trainer.total_training_steps=2"
 FOUND = '\n\n<information>Doc 1(Title: "Faust") A play by Goethe.</information>\n\n'
-
-
-@pytest.fixture
-def agents(train, roomy, monkeypatch):
-    """`agents(write, rows, *overrides)`: a run on these rows whose policy writes `write(asked)`."""
-
-    def run(write, rows, *overrides, test=None):
-        write_parquet(rows, "train.parquet")
-        write_parquet(test or rows[:2], "test.parquet")
-        follow(monkeypatch, write)
-        return train(f"actor_rollout_ref.model.path={roomy}", *overrides)
-
-    return run
 
 
 @pytest.fixture
@@ -216,23 +202,6 @@ def test_broken_trajectories_are_dropped_and_counted(agents, metrics_of, caplog,
     assert "are dropped" in said and "the echo is gone" in said and "first uid 0" in said
 
 
-@pytest.mark.parametrize(
-    ("keys", "where", "counts", "kept"),
-    [
-        (["algorithm.adv_estimator=grpo"], (0, {0, 1, 2}), (3, 4, 1), {1: 4, 2: 4, 3: 4}),
-        (["algorithm.adv_estimator=remax", "actor_rollout_ref.rollout.n=2"], (1, {2}), (1, 2, 1), {0: 2, 2: 2, 3: 2}),
-    ],
-    ids=["one is left", "without its greedy answer"],
-)
-def test_a_group_that_cannot_be_compared_goes_too(agents, metrics_of, keys, where, counts, kept):
-    keys = [*TOOLS, *keys, write_echo(), "reward.max_failure_ratio=0.2", "data.val_files=null"]
-    write = breaks(lambda asked: asked.uid == where[0] and asked.sample in where[1])
-    agents(write, QUESTIONS, *keys, "trainer.total_training_steps=1")
-    (line,) = metrics_of("run")
-    assert tuple(line[f"failures/{name}"] for name in ("tool", "dropped_samples", "dropped_groups")) == counts
-    assert Counter(row["uid"] for row in rollouts(1)) == kept
-
-
 @pytest.mark.parametrize("at_once", [True, False], ids=["scored as they finish", "scored by a batch function"])
 def test_too_many_broken_trajectories_stop_the_run_with_the_reason(agents, at_once):
     reward = [] if at_once else ["custom_reward_function.path=lists.py", "reward_model.reward_manager=batch"]
@@ -270,15 +239,6 @@ def test_a_server_that_goes_away_stops_the_run(agents):
     assert "reward.max_failure_ratio=0.05" in said and f"retriever {running.url}/retrieve: " in said
     assert "first uid 4" in said and "start a server with `burnish retriever serve" in said
     assert len(rollouts(1)) == 16 and not Path("run/rollouts/2.jsonl").exists()
-
-
-@pytest.mark.parametrize("kind", ["500s", "malformed documents"])
-def test_a_server_that_breaks_stops_the_run_with_the_reason(agents, kind):
-    reply, parts = BROKEN[kind]
-    with answering(FAUST, reply) as url, pytest.raises(RewardError) as error:
-        agents(searches, QUESTIONS, *SEARCH, f"retriever.url={url}", "retriever.timeout=20", "data.val_files=null")
-    for part in (f"retriever {url}: ", "reward.max_failure_ratio=0.05", *parts):
-        assert part in str(error.value)
 
 
 def test_a_server_that_breaks_now_and_then_is_asked_again(agents, metrics_of):

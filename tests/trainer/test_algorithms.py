@@ -14,9 +14,7 @@ from burnish.algorithms import advantages, losses
 from burnish.cli.quickstart import NANO
 from burnish.config.actor import AGGREGATIONS, KL_KINDS, LOSSES
 from burnish.config.algorithm import ESTIMATORS
-from burnish.data.files import write_parquet
-from burnish.data.tasks import arithmetic
-from tests.trainer.conftest import build, same, state_of
+from tests.trainer.conftest import same, state_of
 
 ACTOR = "actor_rollout_ref.actor"
 REWARD = """
@@ -28,26 +26,18 @@ KINDS = [*KL_KINDS, *(f"{kind}+" for kind in KL_KINDS)]
 REPORTED = (
     "critic/score/mean", "critic/advantages/mean", "critic/returns/mean", "actor/pg_loss", "actor/grad_norm",
     "actor/lr", "actor/entropy", "actor/ppo_kl", "actor/skipped_tokens_ratio", "response_length/mean",
-    "rollout_corr/kl", "rollout_corr/k3_kl", "training/rollout_probs_diff_mean",
+    "rollout_corr/kl", "rollout_corr/k3_kl", "training/rollout_probs_diff_mean", "accuracy",
 )  # fmt: skip
 
 
 @pytest.fixture
-def two_steps(tmp_path, monkeypatch, metrics_of):
+def two_steps(train, metrics_of):
     """Train the embedded model for two steps; returns the metrics of both. The actor's weights have moved."""
-    monkeypatch.chdir(tmp_path)
-    write_parquet(arithmetic.rows("train", 8, seed=0), "train.parquet")
     Path("reward.py").write_text(REWARD)
+    model = [f"actor_rollout_ref.model.path={NANO}", "data.max_response_length=24", f"{ACTOR}.optim.lr=1e-4"]
 
     def run(*overrides: str) -> list[dict[str, float]]:
-        trainer = build(
-            "data.train_files=train.parquet", "data.train_batch_size=4", "data.max_prompt_length=32",
-            "data.max_response_length=24", f"actor_rollout_ref.model.path={NANO}", f"{ACTOR}.ppo_mini_batch_size=2",
-            f"{ACTOR}.optim.lr=1e-4", "custom_reward_function.path=reward.py", "trainer.total_training_steps=2",
-            "trainer.device=cpu", "trainer.default_local_dir=run", "trainer.logger=jsonl", *overrides,
-        )  # fmt: skip
-        trainer.init_workers()
-        trainer.fit()
+        train(*model, "data.val_files=null", "trainer.total_training_steps=2", *overrides)
         lines = metrics_of("run")
         assert [line["step"] for line in lines] == [1, 2]
         for line in lines:

@@ -107,19 +107,14 @@ def test_nothing_to_measure_without_the_rollouts_log_probs(train, metrics_of):
     assert not [name for name in line if name.startswith("rollout_corr/")]
 
 
-def test_auto_resumes_as_it_stood(train, metrics_of):
+def test_auto_resumes_as_it_stood(resumes, metrics_of):
     """The correction starts at the second step; a run resumed after the first goes on with it."""
-    common = [*GRPO, "algorithm.rollout_correction.mode=auto", SMALLEST, "trainer.save_freq=1"]
-    train(*common, "trainer.default_local_dir=whole")
+    resumes(1, *GRPO, "algorithm.rollout_correction.mode=auto", SMALLEST)
     lines = metrics_of("whole")
     assert [line["rollout_corr/active"] for line in lines] == [0, 1, 1]
     assert "rollout_corr/rollout_is_mean" in lines[1] and "rollout_corr/rollout_is_mean" not in lines[0]
     assert [event["step"] for event in events("rollout_correction", "whole")] == [1]
     assert state_of(1, "whole")["correction"] == {"active": True}
-
-    train(*common, "trainer.default_local_dir=parts", "trainer.total_training_steps=1")
-    train(*common, "trainer.default_local_dir=parts", "trainer.total_training_steps=3")
-    assert metrics_of("parts") == lines
 
 
 def test_on_policy_the_bypass_is_the_same_run_up_to_the_engines_rounding(train, metrics_of):

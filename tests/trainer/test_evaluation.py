@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,7 @@ import burnish
 from burnish.cli.main import main
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
-from burnish.errors import ConfigError
-from burnish.trainer.main_eval import take_threshold
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "validation_metrics.json").read_text())
 NANO = Path(burnish.__file__).parent / "models" / "nano"
 # The response is what the function returns, so that a test says what is scored.
 ECHO = "import json\n\ndef compute_score(solution_str, extra_info):\n    return json.loads(solution_str)\n"
@@ -111,30 +107,6 @@ def echoed(*results: list, source: str = "mine") -> list[dict]:
 
 
 # The same figures as validation in training
-
-
-@pytest.mark.parametrize("kind", ["pred", "nopred"])
-def test_the_recorded_metrics(figures, own, kind):
-    """Every recorded case in one file, each with data sources of its own: the seed makes figures independent."""
-    rows: dict[tuple, list[str]] = defaultdict(list)
-    expected = {}
-    for case in CASES:
-        if not case["name"].startswith("process_validation/") or not case["name"].endswith(f"/{kind}"):
-            continue
-        inputs = case["inputs"]
-        for i, (source, uid) in enumerate(zip(inputs["data_sources"], inputs["sample_uids"], strict=True)):
-            result = {name: values[i] for name, values in inputs["infos_dict"].items()}
-            rows[f"{case['name']}/{source}", uid].append(json.dumps(result))
-        for source, variables in case["expected"]["metrics"].items():
-            # What a function calls `score` is the variable `reward`.
-            for name, values in variables.items():
-                expected[f"{case['name']}/{source}", "reward" if name == "score" else name] = values
-    path = write_lines([{"data_source": s, "prompt": "?", "responses": texts} for (s, _), texts in rows.items()])
-    told = figures(path, own())["data_sources"]
-    found = {(name, variable): of for name, source in told.items() for variable, of in source["statistics"].items()}
-    assert len(expected) >= 16 and set(found) == set(expected)
-    for place, statistics in expected.items():
-        assert found[place] == pytest.approx(statistics), place
 
 
 def test_the_same_as_a_validation_of_the_same_answers(figures, own, capsys):
@@ -342,14 +314,6 @@ def test_a_threshold_is_a_number(refuses, text):
     assert f"--fail-under {text}".rstrip() + ": must be a number, for example --fail-under 0.5" in message
 
 
-def test_the_threshold_is_taken_out_of_the_command():
-    assert take_threshold(["a=1", "--fail-under", "0.5", "b=2"]) == (["a=1", "b=2"], 0.5)
-    assert take_threshold(["--fail-under=.5"]) == ([], 0.5)
-    assert take_threshold(["a=1"]) == (["a=1"], None)
-    with pytest.raises(ConfigError, match=r"^--fail-under: must be a number"):
-        take_threshold(["a=1", "--fail-under"])
-
-
 # What is refused, before anything is scored
 
 GOOD = sums([0], [0], [0])
@@ -360,10 +324,6 @@ BAD_ROWS = {
     ),
     "no data source": ({"data_source": None}, ["the row has no data_source", "custom_reward_function.path"]),
     "data source of another type": ({"data_source": 3}, ["field 'data_source' is a int (3), expected text"]),
-    "a ground truth of the wrong type": (
-        {"reward_model": {"style": "rule", "ground_truth": "seven"}},
-        ["reward_model.ground_truth='seven': arithmetic needs an integer"],
-    ),
     "only a reward model scores it": (
         {"reward_model": {"style": "model"}},
         ["`burnish eval` scores by rule. Leave such rows out"],
@@ -419,8 +379,6 @@ def test_files(refuses, place):
     assert "data file not found: no.parquet" in refuses("data.path=no.parquet")
     Path("out.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n' * 100)[:-20])
     assert "out.jsonl.gz: cannot be read: Compressed file ended before" in refuses("data.path=out.jsonl.gz")
-    Path("out.parquet").write_bytes(b"PAR1 no")
-    assert "out.parquet: not a readable parquet file" in refuses("data.path=out.parquet")
     message = refuses(write_lines(GOOD), "custom_reward_function.path=mine.py")
     assert "custom_reward_function.path=mine.py: no such file" in message
 

@@ -1,31 +1,23 @@
 """What a step draws: samples with a greedy row beside them, scores less a penalty, and what becomes of failures."""
 
-import contextlib
-from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
 from burnish.agents import AgentLoopOutput
-from burnish.agents.runner import Trajectory, TrajectoryRunner
+from burnish.agents.runner import Trajectory
 from burnish.config import PPOConfig
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
 from burnish.errors import RewardError
-from burnish.models.tiny import byte_tokenizer
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.managers import adapt_manager
 from burnish.rewards.managers.naive import NaiveRewardManager
-from burnish.rollout.base import Completion, Sampling
-from burnish.trainer import experience
 from burnish.trainer.filter import GroupFilter
 from burnish.trainer.score import add_overlong_penalty, fold_baselines, outcomes, score
 from burnish.trainer.validate import validation_sampling
-from burnish.workers.rollouts import RoundSettings, agent_settings
+from burnish.workers.rollouts import RoundSettings
 from burnish.workers.trajectories import to_batch
 from tests.trainer.conftest import rollouts, validated
 
@@ -91,36 +83,6 @@ def test_a_greedy_row_changes_no_sample(build_trainer, reward):
     assert with_it.non_tensor_batch.keys() == without.non_tensor_batch.keys()
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
-def test_to_draw_prompts_is_no_generation(build_trainer, monkeypatch, staleness):
-    ahead = ["trainer.async_rollout.enable=true", f"trainer.async_rollout.staleness={staleness}"]
-    trainer = build_trainer("algorithm.adv_estimator=grpo", "data.val_files=null", *(ahead if staleness else ()))
-    stages, during = [], []
-
-    @contextlib.contextmanager
-    def timed(metrics, name):
-        stages.append(name)
-        yield
-        stages.pop()
-
-    def seen(name, called):
-        def call(*given):
-            during.append((name, tuple(stages)))
-            return called(*given)
-
-        return call
-
-    monkeypatch.setattr(experience, "timed", timed)
-    drawing = trainer.experience
-    monkeypatch.setattr(drawing, "_next_rows", seen("draw", drawing._next_rows))
-    monkeypatch.setattr(drawing, "policy", policy := SimpleNamespace(**vars(drawing.policy)))
-    monkeypatch.setattr(policy, "begin_sequences", seen("generate", policy.begin_sequences))
-    drawing.draw(1, {})
-    rounds = 1 + staleness
-    assert during == [("draw", ())] * rounds + [("generate", ("gen",))] * rounds
-    trainer.close()
-
-
 def test_remax_trains_on_the_samples_alone(train, reward, metrics_of):
     reward(FINE)
     train(*REMAX, "trainer.total_training_steps=2")
@@ -144,22 +106,6 @@ def test_greedy_answers_propose_no_prompts(train, reward, metrics_of):
     train(*REMAX, "data.augment.enable=true", "trainer.total_training_steps=1")
     line = metrics_of("run")[0]
     assert (line["augment/added"], line["augment/duplicates"]) == (4, 0)
-
-
-def test_a_greedy_row_is_sampled_without_noise_and_without_cuts():
-    asked_for = {}
-
-    async def generate(request):
-        asked_for[request.order[:2]] = replace(request.sampling, seed=0)
-        return Completion([5, 6], [-1.0, -1.0], "stop", None, 0)
-
-    config, engine = PPOConfig(), SimpleNamespace(generate=generate)
-    row = {"uid": 0, "raw_prompt": [{"role": "user", "content": "1+1="}]}
-    rows = [{**row, "sample": 0, "greedy": False}, {**row, "sample": 1, "greedy": True}, {**row, "sample": 2}]
-    asked = Sampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, max_tokens=9, stop=("#",))
-    TrajectoryRunner(engine, byte_tokenizer(), agent_settings(config)).run(rows, asked, namespace="train", seed=1)
-    assert asked_for[0, 0] == asked_for[0, 2] == asked
-    assert asked_for[0, 1] == replace(asked, temperature=0.0, top_k=-1, top_p=1.0, min_p=0.0)
 
 
 # What could not be scored, with a greedy row beside the samples
@@ -252,24 +198,6 @@ def test_what_a_manager_returns_is_plain_for_all_who_read_it(given):
     config.algorithm.filter_groups.metric = "acc"
     assert GroupFilter(config, print).values(batch).tolist() == [1.0, 0.0]
     assert outcomes(batch).tolist() == [1.0, 0.0]
-
-
-def test_acc_in_an_array_is_the_accuracy_of_a_run(train, metrics_of):
-    Path("manager.py").write_text("""import torch
-class Mine:
-    def __init__(self, tokenizer, num_examine, compute_score, reward_fn_key):
-        pass
-    def __call__(self, data, return_dict=False):
-        mask = data.batch["response_mask"]
-        lengths, rewards = mask.sum(-1), torch.zeros(mask.shape)
-        rewards[torch.arange(len(mask)), lengths - 1] = lengths.float()
-        return {"reward_tensor": rewards, "reward_extra_info": {"acc": (lengths % 2 == 0).numpy(), "length": lengths}}
-""")
-    train("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[acc,length]", "data.val_files=null",
-          "reward_model.reward_manager=manager.py:Mine", "trainer.total_training_steps=1")  # fmt: skip
-    rows, line = rollouts(1), metrics_of("run")[0]
-    assert all(row["reward_info"] == {"acc": row["score"] % 2 == 0, "length": row["score"]} for row in rows)
-    assert line["accuracy"] == pytest.approx(np.mean([row["reward_info"]["acc"] for row in rows]))
 
 
 @pytest.mark.parametrize(

@@ -189,16 +189,12 @@ def test_gradient_checkpointing_stays_off(generate, monkeypatch):
     assert "AssertionError: checkpointing: False" in err and "no effect: model.enable_gradient_checkpointing" in err
 
 
-def test_a_json_file_is_parsed_once(made, place, monkeypatch):
-    """And its objects reach an agent loop with the fields they have, not with those of their neighbours."""
+def test_objects_of_a_json_file_reach_agent_loops_without_the_fields_of_their_neighbours(made, place, monkeypatch):
     (place / "rows.json").write_text(json.dumps([{"prompt": "1+1=?", "extra_info": {name: 1}} for name in "ab"]))
-    read, count = Path.read_bytes, []
-    monkeypatch.setattr(Path, "read_bytes", lambda self: count.append(self.name) or read(self))
     seen, run = [], TrajectoryRunner.run
     noted = lambda self, rows, *args, **keys: seen.extend(rows) or run(self, rows, *args, **keys)  # noqa: E731
     monkeypatch.setattr(TrajectoryRunner, "run", noted)
     made("data.path=rows.json")
-    assert count.count("rows.json") == 1
     assert [row["extra_info"] for row in seen] == [{"a": 1}, {"b": 1}] and [row["index"] for row in seen] == [0, 1]
 
 
@@ -400,45 +396,22 @@ def test_a_mistake_is_reported_in_one_line_before_a_model_is_loaded(refuses, mon
     assert words in refuses(*keys)
 
 
-def write_bad_files(place):
-    content = (place / "test.parquet").read_bytes()
-    (place / "cut.parquet").write_bytes(content[: len(content) // 2])
-    lines = [{"prompt": "1+1=?", "x": 1}, {"prompt": "2+2=?", "x": "two"}]
-    (place / "mixed.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (place / "cut.jsonl.gz").write_bytes(gzip.compress((place / "mixed.jsonl").read_bytes())[:-12])
-    (place / "huge.json").write_text('[{"prompt": "1+1=?", "x": 1180591620717411303424}]')
-    (place / "hollow.json").write_text('[{"prompt": "1+1=?", "x": {}}]')
-    (place / "done.json").write_text('[{"prompt": "1+1=?", "responses": ["2"]}]')
-    (place / "half.json").write_text('[{"prompt": "1+1=?"}, {"prompt": "\\ud800"}]')
-    pq.write_table(pa.table({"prompt": ["1+1=?"], "at": pa.array([10**7], pa.date32())}), place / "far.parquet")
-    (place / "null.json").write_text('[{"prompt": "1+1=?"}, {"prompt": null}]')
-
-
-@pytest.mark.parametrize(
-    ("file", "words"),
-    [
-        ("cut.parquet", "not a readable parquet file"),
-        ("cut.jsonl.gz", "cut.jsonl.gz: cannot be read"),
-        ("mixed.jsonl", "'x' holds integer"),
-        ("huge.json", "huge.json: column 'x': "),
-        ("hollow.json", "hollow.json: the output, a parquet file, cannot hold a column"),
-        ("done.json", "done.json: the column 'responses' already exists"),
-        ("half.json", "half.json, row 1 (the first is 0): the text has a lone surrogate"),
-        ("far.parquet", "far.parquet: column 'at' (date32[day])"),
-        ("null.json", "row 1 (the first is 0): field 'prompt' is missing or null"),
-    ],
-)
-def test_a_bad_file_is_reported_in_one_line_before_a_model_is_loaded(refuses, place, file, words):
-    write_bad_files(place)
-    assert words in refuses(f"data.path={file}")
-
-
-def test_a_run_that_saved_nothing_does_not_bar_the_next(generate, made, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(generation, "load_engine", lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")))
-        code, _, err = generate("trainer.seed=5")
-    assert code == 1 and "no memory" in err and "are saved" not in err
-    assert len(made("trainer.seed=6")) == 10
+def test_a_file_that_cannot_get_its_responses_is_reported_before_a_model_is_loaded(refuses, place):
+    lone = [{"prompt": "1+1=?"}, {"prompt": "\ud800"}]
+    for name, rows, words in (
+        ("half.json", lone, "half.json, row 1 (the first is 0): the text has a lone surrogate"),
+        ("mixed.json", [{"prompt": "?", "x": 1}, {"prompt": "?", "x": "two"}], "'x' holds integer"),
+        ("huge.json", [{"prompt": "1+1=?", "x": 2**70}], "huge.json: column 'x': "),
+        (
+            "hollow.json",
+            [{"prompt": "1+1=?", "x": {}}],
+            "the output, a parquet file, cannot hold a column",
+        ),
+        ("done.json", [{"prompt": "1+1=?", "responses": ["2"]}], "done.json: the column 'responses' already exists"),
+        ("null.json", [{"prompt": None}], "row 0 (the first is 0): field 'prompt' is missing or null"),
+    ):
+        (place / name).write_text(json.dumps(rows))
+        assert words in refuses(f"data.path={name}")
 
 
 @pytest.mark.parametrize("what", [None, "runner", "rows"])

@@ -10,10 +10,9 @@ from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.models.tiny import write_tiny_model
 from burnish.trainer.rm_trainer import main as rm
-from tests.trainer.conftest import write_judge
+from tests.trainer.conftest import GRPO, write_judge
 
 pytestmark = pytest.mark.gpu
-GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
 PPO = ["algorithm.adv_estimator=gae", "algorithm.kl_ctrl.kl_coef=0.01"]
 LORA = [*GRPO, "actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.use_kl_loss=True"]
 

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from burnish.agents.server import ServerManager
-from burnish.data.files import write_parquet
 from burnish.errors import DeadlineError
 from burnish.tracking import watchdog
 from burnish.tracking.run_status import read_status
 from burnish.trainer import checkpoint
 from burnish.trainer.checkpoint import CheckpointStore
 from tests.trainer.conftest import events
-from tests.trainer.scripted import FAUST, Reply, answering, call, follow, question, write_echo
+from tests.trainer.scripted import FAUST, Reply, answering, call, question, write_echo
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
 ROOM = ["data.max_prompt_length=64", "data.max_response_length=400", "custom_reward_function.path=null"]
@@ -32,16 +31,6 @@ SOON_LATE = f"trainer.checkpoint_timeout={LIMIT_S}"
 def quick(monkeypatch):
     monkeypatch.setattr(watchdog, "LOOK_S", 0.05)
     monkeypatch.setattr(watchdog, "STATUS_S", 0.05)
-
-
-@pytest.fixture
-def agents(train, roomy, monkeypatch):
-    def run(write, *overrides):
-        write_parquet(QUESTIONS, "train.parquet")
-        follow(monkeypatch, write)
-        return train(f"actor_rollout_ref.model.path={roomy}", *AGENTS, *overrides)
-
-    return run
 
 
 @contextmanager
@@ -79,7 +68,7 @@ def test_tool_that_hangs_costs_its_trajectory(agents, metrics_of):
 
     turns = "actor_rollout_ref.rollout.multi_turn"
     with looking() as seen:
-        agents(write, write_echo(), f"{turns}.enable=true", f"{turns}.tool_timeout={LIMIT_S}")
+        agents(write, QUESTIONS, *AGENTS, write_echo(), f"{turns}.enable=true", f"{turns}.tool_timeout={LIMIT_S}")
     assert ("tool", "uid 0, sample 1", "tool echo: execute", LIMIT_S) in seen
     (line,) = metrics_of("run")
     assert line["failures/tool"] == 1 and line["failures/late_waits"] >= 1
@@ -95,8 +84,8 @@ def test_retriever_that_hangs_costs_its_trajectories(agents, metrics_of):
 
     with answering(FAUST, Reply(answer=[], seconds=1000)) as url, looking() as seen:
         agents(
-            write, "do_search=true", "max_turns=2", f"retriever.url={url}", f"retriever.timeout={LIMIT_S}",
-            "retriever.retries=0", "retriever.topk=1",
+            write, QUESTIONS, *AGENTS, "do_search=true", "max_turns=2", f"retriever.url={url}", "retriever.topk=1",
+            f"retriever.timeout={LIMIT_S}", "retriever.retries=0",
         )  # fmt: skip
     owners = {owner for kind, owner, subject, limit in seen if kind == "retriever"}
     assert ("retriever", "uid 0, sample 1", f"{url}: Faust", LIMIT_S) in seen, owners

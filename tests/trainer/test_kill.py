@@ -19,11 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import same_weights, state_of, wait_for
+from tests.trainer.conftest import GRPO, PPO, once, same_weights, state_of
 
-GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
-PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
-       "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]  # fmt: skip
 BEHIND = ["actor_rollout_ref.actor.checkpoint.async_save=True"]
 LORA = ["actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.actor.use_kl_loss=True"]
 # 12 rows in batches of 4: steps 3 and 6 end an epoch, the others are in the middle of one.
@@ -104,34 +101,6 @@ def launch(launcher, job, reward, tmp_path):
     return start
 
 
-@pytest.fixture
-def whole(launch, made):
-    """The run with these overrides, never killed, in the folder `whole`."""
-
-    def make(*overrides: str) -> None:
-        place, runs = made
-        if overrides not in runs:
-            launch(*overrides, "trainer.default_local_dir=whole").finish()
-            runs[overrides] = shutil.copytree("whole", place / str(len(runs)), symlinks=True)
-        else:
-            shutil.copytree(runs[overrides], "whole", symlinks=True)
-
-    return make
-
-
-@pytest.fixture
-def same_as_whole(metrics_of):
-    """Whether a run that was killed left what the whole one did."""
-
-    def check(run: str, files=("actor/model.safetensors", "actor/masters.safetensors", "actor/optimizer.safetensors")):
-        assert metrics_of("whole") == metrics_of(run)
-        assert same_weights(6, "whole", run, *files)
-        one, other = state_of(6, "whole"), state_of(6, run)
-        assert one | {"config": {}} == other | {"config": {}}
-
-    return check
-
-
 ADAPTER = ("actor/adapter_model.safetensors", "actor/masters.safetensors", "actor/optimizer.safetensors")
 CRITIC = ("actor/masters.safetensors", "critic/masters.safetensors", "critic/optimizer.safetensors")
 
@@ -146,8 +115,8 @@ CRITIC = ("actor/masters.safetensors", "critic/masters.safetensors", "critic/opt
         pytest.param([*GRPO, *LORA], BEHIND, ADAPTER, 3, 5, id="grpo-lora-behind", marks=LONG),
     ],
 )
-def test_kills_at_random_moments_change_nothing(launch, whole, same_as_whole, keys, when, files, kills, seed):
-    whole(*keys)
+def test_kills_at_random_moments_change_nothing(launch, made, metrics_of, keys, when, files, kills, seed):
+    once(made, "whole", lambda *keys: launch(*keys, "trainer.default_local_dir=whole").finish(), *keys)
     draw, step = random.Random(seed), statistics.median(json.loads(line)["timing_s/step"] for line in lines("whole"))
     killed, command = 0, [*keys, *when, "trainer.default_local_dir=killed"]
     for _ in range(5 * kills):
@@ -165,37 +134,7 @@ def test_kills_at_random_moments_change_nothing(launch, whole, same_as_whole, ke
             break
     assert killed == kills, "runs were over before they could be killed"
     launch(*command).finish()
-    same_as_whole("killed", files)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("keys", [[], BEHIND], ids=["at once", "behind"])
-def test_kills_in_the_middle_of_a_save_change_nothing(launch, whole, same_as_whole, keys):
-    whole(*GRPO)
-    hits, root = 0, Path("killed")
-    for _ in range(4):
-        run = launch(*GRPO, *keys, "trainer.default_local_dir=killed")
-        before = set(root.glob(".global_step_*.writing"))
-        while not (set(root.glob(".global_step_*.writing")) - before) and not run.is_over():
-            time.sleep(0.0002)
-        run.kill()
-        hits += bool(list(root.glob(".global_step_*.writing")))
-    launch(*GRPO, *keys, "trainer.default_local_dir=killed").finish()
-    assert hits, "no save was hit"
-    assert not list(root.glob(".global_step_*.writing")), "what the kills left is swept away"
-    same_as_whole("killed")
-
-
-@pytest.mark.slow
-def test_kill_9_of_the_command_itself(job, reward, whole, same_as_whole):
-    """The certified case: `python -m …`, killed without warning in the middle of a step, and run again."""
-    whole(*PPO)
-    words = [*job, *RUN, *PPO, "trainer.default_local_dir=killed"]
-    command = [sys.executable, "-m", "burnish.trainer.main_ppo", *words]
-    process = subprocess.Popen(command, start_new_session=True)
-    wait_for(Path("killed/global_step_3").exists, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not Path("killed/global_step_6").exists(), "the run was over before it could be killed"
-    subprocess.run(command, check=True)
-    same_as_whole("killed", CRITIC)
+    assert metrics_of("whole") == metrics_of("killed")
+    assert same_weights(6, "whole", "killed", *files)
+    one, other = state_of(6, "whole"), state_of(6, "killed")
+    assert one | {"config": {}} == other | {"config": {}}

@@ -31,18 +31,19 @@ def table(rows):
 
 
 def make(path, size=3, *, stop_after=None, made=None, facts=FACTS, overwrite=False):
-    """The job: every missing row, then the file. `made` collects the rows that were made."""
+    """The job: every missing row, then the file. Returns the rows that were made, which are added to `made`."""
+    made = [] if made is None else made
     with GenerationOutput(path, facts, overwrite=overwrite) as output:
         if output.is_complete():
-            return
+            return made
         output.begin(SCHEMA, TOTAL)
         for count, rows in enumerate(output.missing(size)):
             if count == stop_after:
-                return
+                return made
             output.write(rows, table(rows))
-            if made is not None:
-                made += rows
+            made += rows
         output.merge()
+    return made
 
 
 def assert_whole(path):
@@ -62,22 +63,10 @@ def test_rows_come_out_in_order_with_the_facts_in_the_metadata(path, monkeypatch
     assert file.metadata.num_row_groups == groups
 
 
-@pytest.mark.parametrize(("first", "then"), [(3, 3), (4, 3), (2, 7)])
-def test_what_is_missing_is_made_and_nothing_else(path, first, then):
-    made = []
-    make(path, first, stop_after=2, made=made)
-    assert made == list(range(2 * first)) and not path.exists()
-    make(path, then, made=made)
-    assert made == list(range(TOTAL))
-    assert_whole(path)
-
-
 def test_a_hole_in_the_middle_is_filled(path):
     make(path, stop_after=3)
     (path.parent / "out.parquet.parts" / "rows-000000003-000000006.parquet").unlink()
-    made = []
-    make(path, 2, made=made)
-    assert made == [3, 4, 5, 9]
+    assert make(path, 2) == [3, 4, 5, 9]
     assert_whole(path)
 
 
@@ -130,30 +119,20 @@ def test_killed_at_any_instant_no_row_is_lost_or_made_twice(tmp_path, kill_at, a
         if not kill_at(lambda path=path, made=made: make(path, made=made), number, after=after):
             break
         saved = [i for rows, _ in GenerationOutput(path, FACTS)._parts() for i in rows]
-        is_whole, again = path.exists(), []
+        is_whole = path.exists()
         assert is_whole or saved[: len(made)] == made, "what was said to be saved is"
-        make(path, 4, made=again)
-        assert again == ([] if is_whole else [i for i in range(TOTAL) if i not in saved])
+        assert make(path, 4) == ([] if is_whole else [i for i in range(TOTAL) if i not in saved])
         assert_whole(path)
     assert number > 15, "every change of the file system was tried"
-
-
-def test_a_file_that_is_complete_is_left_alone(path):
-    make(path)
-    before, made = path.read_bytes(), []
-    make(path, made=made)
-    assert made == [] and path.read_bytes() == before
-    assert_whole(path)
 
 
 @pytest.mark.parametrize("facts", [FACTS, {"old": 1}], ids=["its own", "of another job"])
 def test_overwrite_remakes_a_file_and_resumes_its_own_parts(path, facts):
     make(path, facts=facts)
-    before, made = path.read_bytes(), []
-    make(path, stop_after=2, made=made, overwrite=True)
+    before = path.read_bytes()
+    made = make(path, stop_after=2, overwrite=True)
     assert path.read_bytes() == before, "the old file stays until the new one is whole"
-    make(path, made=made, overwrite=True)
-    assert made == list(range(TOTAL)), "and the parts of the new one are not made twice"
+    assert made + make(path, overwrite=True) == list(range(TOTAL)), "the parts of the new one are not made twice"
     assert_whole(path)
 
 
@@ -175,9 +154,7 @@ def test_another_job_does_not_touch_the_parts(path):
     make(path, stop_after=2)
     with pytest.raises(DataError, match=r"parts holds 6 rows of an unfinished output, which was made by .*temperature"):
         make(path, facts=FACTS | {"rollout.temperature": 0.5})
-    made = []
-    make(path, made=made)
-    assert made == [6, 7, 8, 9]
+    assert make(path) == [6, 7, 8, 9]
 
 
 def test_a_file_of_someone_else_is_not_replaced(path):
@@ -194,9 +171,7 @@ def test_a_file_of_someone_else_is_not_replaced(path):
 
 def test_overwrite_throws_away_the_parts_of_another_job(path):
     make(path, stop_after=2, facts={"old": 1})
-    made = []
-    make(path, made=made, overwrite=True)
-    assert made == list(range(TOTAL))
+    assert make(path, overwrite=True) == list(range(TOTAL))
     assert_whole(path)
 
 
@@ -225,9 +200,8 @@ def cut(path):
 @pytest.mark.parametrize("damage", [cut, spoil])
 def test_a_damaged_part_is_made_again(path, caplog, damage):
     make(path, stop_after=2)
-    part, made = damage(path), []
-    make(path, made=made)
-    assert made == [0, 1, 2, *range(6, 10)] and f"{part} is damaged; its rows are made again" in caplog.text
+    part = damage(path)
+    assert make(path) == [0, 1, 2, *range(6, 10)] and f"{part} is damaged; its rows are made again" in caplog.text
     assert_whole(path)
 
 
@@ -239,9 +213,7 @@ def test_a_part_that_is_damaged_before_it_is_merged_bars_nothing(path):
         part = spoil(path)
         output.merge()
     assert str(error.value) == f"{part} was damaged since it was written; the same command makes its rows again"
-    made = []
-    make(path, made=made)
-    assert made == list(range(4))
+    assert make(path) == list(range(4))
     assert_whole(path)
 
 
@@ -251,9 +223,7 @@ def test_two_processes_do_not_write_the_same_file(path):
         with pytest.raises(ConfigError, match=rf"data.output_path={path}: process {os.getpid()} on .* is writing"):
             make(path)
         output.write(range(4), table(range(4)))
-    made = []
-    make(path, made=made)
-    assert made == list(range(4, TOTAL))
+    assert make(path) == list(range(4, TOTAL))
 
 
 def test_an_unwritable_folder_is_reported_with_the_fix(tmp_path):
@@ -271,6 +241,4 @@ def test_a_full_disk_keeps_what_was_saved(path, monkeypatch):
         patch.setattr(parts.pq, "write_table", full)
         with pytest.raises(DataError, match=r"the disk is full: .* data\.output_path\. What was saved before is kept"):
             make(path)
-    made = []
-    make(path, made=made)
-    assert made == list(range(3, TOTAL))
+    assert make(path) == list(range(3, TOTAL))

@@ -1,7 +1,6 @@
 """PRIME, end to end: the process reward model is trained along, rewards tokens, and is part of the checkpoint."""
 
 import math
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.errors import CheckpointError, RewardError
 from burnish.models.tiny import write_tiny_model
-from tests.trainer.conftest import same, same_weights
+from tests.trainer.conftest import same
 
 PRIME = ["algorithm.adv_estimator=prime", "actor_rollout_ref.rollout.n=3", "process_reward.optim.lr=1e-3",
          "data.val_files=null"]  # fmt: skip
@@ -77,17 +76,10 @@ def test_process_rewards_are_what_tells_equal_outcomes_apart(build_trainer, rewa
 
 
 @WHEN
-def test_resume_gives_the_run_that_was_never_stopped(train, metrics_of, when):
-    common = [*PRIME, f"process_reward.update={when}", "process_reward.optim.lr_scheduler_type=cosine",
-              "trainer.save_freq=1", "trainer.total_training_steps=4"]  # fmt: skip
-    train(*common, "trainer.default_local_dir=whole")
-    shutil.copytree("whole", "stopped", symlinks=True)
-    for step in (3, 4):
-        Path(f"stopped/global_step_{step}/actor/model.safetensors").write_bytes(b"cut")
-    train(*common, "trainer.default_local_dir=stopped")  # the newest whole checkpoint is step 2
-    assert metrics_of("whole") == metrics_of("stopped")
+def test_resume_gives_the_run_that_was_never_stopped(resumes, when):
     files = [f"{role}/{name}.safetensors" for role in ("actor", "process_reward") for name in ("model", "optimizer")]
-    assert same_weights(4, "whole", "stopped", *files)
+    resumes(2, *PRIME, f"process_reward.update={when}", "process_reward.optim.lr_scheduler_type=cosine",
+            "trainer.total_training_steps=4", files=files)  # fmt: skip
 
 
 def test_the_model_can_be_another_one_than_the_policy(build_trainer, tmp_path):
@@ -99,12 +91,6 @@ def test_the_model_can_be_another_one_than_the_policy(build_trainer, tmp_path):
     assert same(weights(judge.start.module), weights(AutoModelForCausalLM.from_pretrained(other)))
     saved = AutoModelForCausalLM.from_pretrained("run/global_step_1/process_reward")
     assert saved.config.hidden_size == 16 and not same(weights(saved), weights(judge.start.module))
-
-
-def test_a_checkpoint_without_the_model_does_not_resume_as_prime(train):
-    train("algorithm.adv_estimator=grpo", *PRIME[1:2], "data.val_files=null", "trainer.total_training_steps=1")
-    with pytest.raises(CheckpointError, match="has no process_reward.*default_local_dir="):
-        train(*PRIME, "trainer.total_training_steps=2")
 
 
 @pytest.mark.parametrize(

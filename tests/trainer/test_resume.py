@@ -14,11 +14,8 @@ from burnish.errors import CheckpointError, ConfigError
 from burnish.trainer.checkpoint import CheckpointStore
 from burnish.trainer.ppo import PPOTrainer
 from burnish.workers.model_worker import ModelFolder
-from tests.trainer.conftest import events, rollouts, same_weights, wait_for
+from tests.trainer.conftest import GRPO, PPO, events, rollouts, same_weights, wait_for
 
-GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
-PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
-       "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]  # fmt: skip
 STEPS = ["data.val_files=null", "trainer.save_freq=1"]
 ONE, TWO = [*STEPS, "trainer.total_training_steps=1"], [*STEPS, "trainer.total_training_steps=2"]
 WHOLE = [*STEPS, "trainer.total_epochs=2"]  # 12 rows in batches of 4: six steps
@@ -168,32 +165,6 @@ def test_a_save_that_fails_behind_training_stops_the_run(train, monkeypatch, fai
     assert (latest and latest.name) == (None if failing == 1 else "global_step_3")
 
 
-@pytest.fixture
-def saving(monkeypatch):
-    """A save of step 1 that is under way while step 2 fails: `saving(error, of_the_save)` says of what."""
-
-    def arrange(error: BaseException, of_the_save: Exception | None) -> None:
-        failed, sync = threading.Event(), CheckpointStore._put_in_place
-
-        def stop(self, batch, metrics):
-            if self.step == 2:
-                failed.set()
-                raise error
-            return batch
-
-        def slow(self, *places):
-            assert failed.wait(60)
-            time.sleep(0.05)  # until the run is being closed
-            if of_the_save is not None:
-                raise of_the_save
-            sync(self, *places)
-
-        monkeypatch.setattr(PPOTrainer, "resampled", stop)
-        monkeypatch.setattr(CheckpointStore, "_put_in_place", slow)
-
-    return arrange
-
-
 @pytest.mark.parametrize(
     ("error", "of_the_save", "words"),
     [
@@ -209,9 +180,26 @@ def saving(monkeypatch):
     ids=["error", "interrupt", "full disk", "bug"],
 )
 def test_a_run_that_fails_completes_the_running_save_and_says_both_errors(
-    train, saving, caplog, error, of_the_save, words
+    train, monkeypatch, caplog, error, of_the_save, words
 ):
-    saving(error("of something else"), of_the_save)
+    """The save of step 1 is under way while step 2 fails."""
+    failed, sync = threading.Event(), CheckpointStore._put_in_place
+
+    def stop(self, batch, metrics):
+        if self.step == 2:
+            failed.set()
+            raise error("of something else")
+        return batch
+
+    def slow(self, *places):
+        assert failed.wait(60)
+        time.sleep(0.05)  # until the run is being closed
+        if of_the_save is not None:
+            raise of_the_save
+        sync(self, *places)
+
+    monkeypatch.setattr(PPOTrainer, "resampled", stop)
+    monkeypatch.setattr(CheckpointStore, "_put_in_place", slow)
     with pytest.raises(error, match="of something else"):
         train(*GRPO, *TWO, ASYNC)
     if of_the_save is None:

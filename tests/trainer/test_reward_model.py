@@ -25,7 +25,7 @@ from burnish.trainer import setup
 from burnish.trainer.reward_model import Judgement, RewardModel
 from burnish.trainer.score import score
 from burnish.workers.reward_model import RewardModelWorker
-from tests.trainer.conftest import jsonl, rollouts, same_weights, validated, write_judge
+from tests.trainer.conftest import jsonl, rollouts, validated, write_judge
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.val_files=null"]
 WEIGHTS = ["reward_model.rule_weight=0.5", "reward_model.model_weight=2"]
@@ -133,16 +133,6 @@ def test_ppo_with_critic_and_reference_trains(train, reward, tmp_path, tiny_mode
     assert "critic" in saved and not saved & {"reward_model", "rm"}, "what is frozen is not saved"
 
 
-def test_resume_gives_the_run_that_was_never_stopped(train, on, metrics_of):
-    common = [*GRPO, *on, "trainer.save_freq=1", "trainer.total_training_steps=2"]
-    train(*common, "trainer.default_local_dir=whole")
-    shutil.copytree("whole", "stopped", symlinks=True)
-    Path("stopped/global_step_2/actor/model.safetensors").write_bytes(b"cut")
-    train(*common, "trainer.default_local_dir=stopped")  # the newest whole checkpoint is step 1
-    assert metrics_of("whole") == metrics_of("stopped")
-    assert same_weights(2, "whole", "stopped")
-
-
 # With the other parts of a step
 
 
@@ -157,16 +147,6 @@ def test_greedy_rows_are_judged_too(build_trainer, on, judge):
     assert batch.batch["reward_baselines"].shape == scores.shape
     assert batch.batch["reward_baselines"][1] != scores[1]
     trainer.close()
-
-
-def test_dynamic_sampling_and_the_overlong_penalty(train, on):
-    metrics = train(*GRPO, *on, "algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=score",
-                    "data.gen_batch_size=3", "algorithm.overlong_buffer.enable=true",
-                    "algorithm.overlong_buffer.len=4", "trainer.total_training_steps=1")  # fmt: skip
-    assert metrics["filter_groups/rounds"] >= 2 and metrics["filter_groups/kept_groups"] == 4
-    assert metrics["reward_model/truncated"] == 0 and "reward_model/score/mean" in metrics
-    for row in rollouts(1):
-        assert row["score"] == pytest.approx(row["reward_info"]["score"] + row["reward_info"]["overlong_reward"])
 
 
 def test_the_models_score_is_a_named_part_for_gdpo(train, on):
@@ -189,22 +169,6 @@ def test_prime_learns_from_the_rules_outcome_and_has_no_use_for_a_models_scores(
     expected = [info["score"] if info["rule_score"] is None else info["rule_score"] for info in infos]
     assert batch.batch["outcomes"].tolist() == expected and set(expected) == {0, 1}
     trainer.close()
-
-
-def test_the_batch_manager_mixes_the_same(build_trainer, on):
-    Path("reward.py").write_text(
-        "def compute_score(solution_strs):\n"
-        "    return [dict(score=float(sum(map(ord, s)) % 5), length=len(s)) for s in solution_strs]\n"
-    )
-    drawn = []
-    for manager in ("batch", "naive"):
-        trainer = build_trainer(*GRPO, *on, f"reward_model.reward_manager={manager}")
-        drawn.append(trainer.experience.draw(1, {})[0])
-        trainer.close()
-        Path("reward.py").write_text(f"def compute_score(solution_str):\n    {RULE}\n")
-    one, other = drawn
-    assert torch.equal(one.batch["token_level_scores"], other.batch["token_level_scores"])
-    assert one.non_tensor_batch["reward_info"].tolist() == other.non_tensor_batch["reward_info"].tolist()
 
 
 OWN_MANAGER = """import torch

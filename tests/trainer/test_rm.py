@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 from functools import partial
 from pathlib import Path
 
@@ -10,17 +9,15 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
-from burnish.cli.main import main as burnish
 from burnish.config.model import ModelConfig
 from burnish.data.files import write_parquet
-from burnish.data.tasks import arithmetic
 from burnish.engine.forward import Forward
 from burnish.errors import DataError, ModelError
 from burnish.models.loading import load_reward_model, load_value_model
 from burnish.models.tiny import EOS, START, byte_tokenizer, write_tiny_model
 from burnish.trainer.rm import padding_token
 from burnish.trainer.rm_trainer import main
-from tests.trainer.conftest import PAIRS, jsonl, turns
+from tests.trainer.conftest import PAIRS, turns
 
 NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 
@@ -206,45 +203,3 @@ class TestPadding:
         assert padding_token(tokenizer, 2) == 0, "the model has no embedding of the other"
         tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
         assert padding_token(tokenizer, 259) == 1, "nothing ends with it"
-
-
-def first_lines(split, count):
-    """The first line of a worked answer, 7+6+0=3,1, against the same with another digit: to tell them apart, the
-    model has to add."""
-    draw, rows = random.Random(split), []
-    for question in arithmetic.questions(split, count, seed=1):
-        right = arithmetic.scratchpad(*question).splitlines()[0]
-        head, (digit, *tail) = right[:6], right[6:]
-        wrong = draw.choice([other for other in "0123456789" if other != digit])
-        rows.append(
-            {"prompt": arithmetic.question(*question), "chosen": right, "rejected": head + wrong + "".join(tail)}
-        )
-    return rows
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_embedded_model_learns_to_prefer_right_sums(tmp_path):
-    write_parquet(first_lines("train", 8192), tmp_path / "train.parquet")
-    write_parquet(first_lines("test", 400), tmp_path / "test.parquet")
-    job = [
-        f"data.train_files={tmp_path / 'train.parquet'}",
-        f"data.val_files={tmp_path / 'test.parquet'}",
-        "data.max_length=64",
-        "data.train_batch_size=64",
-        f"model.path={NANO}",
-        "model.enable_gradient_checkpointing=false",
-        "optim.lr=5e-4",
-        "optim.lr_warmup_steps=30",
-        "optim.lr_scheduler_type=cosine",
-        "trainer.total_training_steps=150",
-        "trainer.seed=3",  # reaches 0.99; seeds 1 and 2 reach 0.79 and 0.87 in as many steps
-        "trainer.device=cpu",
-        "trainer.logger=jsonl",
-        f"trainer.default_local_dir={tmp_path / 'run'}",
-    ]
-    assert burnish(["rm", *job]) == 0
-    *_, last = jsonl(tmp_path / "run" / "metrics.jsonl")
-    assert last["val/accuracy"] >= 0.95
-    model, tokenizer = loaded(tmp_path / "run" / "global_step_150")
-    assert reward(model, tokenizer, "347+586=?", "7+6+0=3,1") > reward(model, tokenizer, "347+586=?", "7+6+0=5,1")

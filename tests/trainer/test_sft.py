@@ -9,14 +9,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.config import SFTConfig
 from burnish.data.chat import ChatRenderer
-from burnish.data.examples import Batches, SFTDataset
-from burnish.data.files import write_parquet
+from burnish.data.examples import Batches
 from burnish.engine.forward import Forward
 from burnish.errors import CheckpointError
 from burnish.trainer.sft import NextTokens
 from burnish.trainer.sft_trainer import main
 from burnish.trainer.supervised import tokens_per_pass
-from tests.trainer.conftest import CONVERSATIONS, without_times
+from tests.trainer.conftest import CONVERSATIONS
 
 
 @pytest.fixture
@@ -90,18 +89,6 @@ def test_passes_are_filled_by_tokens_or_hold_a_number_of_examples(sft, monkeypat
         assert rows == [2, 2, 2, 1]
 
 
-def test_prompt_and_response_columns_are_single_turn_conversations(sft, tmp_path):
-    single = [c for c in CONVERSATIONS if len(c) == 2]
-    rows = [{"question": q["content"], "reply": a["content"]} for q, a in single]
-    write_parquet(rows, tmp_path / "pairs.parquet")
-    write_parquet([{"messages": c} for c in single], tmp_path / "messages.parquet")
-    _, pairs = sft(
-        f"data.train_files={tmp_path / 'pairs.parquet'}", "data.prompt_key=question", "data.response_key=reply", out="a"
-    )
-    _, messages = sft(f"data.train_files={tmp_path / 'messages.parquet'}", out="b")
-    assert without_times(pairs) == without_times(messages)
-
-
 @pytest.mark.parametrize("packing", [True, False])
 def test_a_pass_has_no_more_tokens_than_its_examples(world, packing):
     config = SFTConfig()
@@ -128,16 +115,3 @@ def test_a_checkpoint_from_before_keys_were_kept_is_resumed(sft):
     make_old(2, **{"data.seed": 2})
     with pytest.raises(CheckpointError, match=r"written with data.seed=2, this run has 1"):
         sft("trainer.total_training_steps=3")
-
-
-def test_collate_splits_at_the_first_assistant_token(world):
-    tokenizer = AutoTokenizer.from_pretrained(world / "model")
-    dataset = SFTDataset([str(world / "train.parquet")], tokenizer, SFTConfig().data)
-    examples = [dataset[i] for i in range(len(dataset))]
-    columns = NextTokens.collate(None, examples).batch
-    assert columns["prompts"].shape[1] + columns["responses"].shape[1] == columns["input_ids"].shape[1]
-    names = ("input_ids", "attention_mask", "response_mask")
-    for example, ids, attention, mask in zip(examples, *(columns[name] for name in names), strict=True):
-        assert ids[attention.bool()].tolist() == example.ids.tolist()
-        assert mask[0] == 1  # the response starts with what the assistant says
-        assert ids[-len(mask) :][mask.bool()].tolist() == example.ids[example.loss_mask.astype(bool)].tolist()

@@ -30,7 +30,6 @@ DIFFERS_BY_NATURE = (
 # Sums in another order: float32 has 7 digits, of which later steps lose some, because Adam divides gradients by their
 # own size. What is near 0 is compared as such.
 RELATIVE, ABSOLUTE = 2e-4, 2e-6
-GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
 LONG = [pytest.mark.ray, pytest.mark.slow, pytest.mark.cluster]
 
 

@@ -13,11 +13,9 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from burnish.cli.main import main
 from burnish.trainer.checkpoint import verify
-from tests.trainer.cluster.conftest import GRPO, LONG, differences, lines_of
-from tests.trainer.conftest import events
+from tests.trainer.cluster.conftest import LONG, differences, lines_of
+from tests.trainer.conftest import GRPO, PPO, events
 
-PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
-       "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]  # fmt: skip
 LORA = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.use_kl_loss=true"]
 STEPS = ["trainer.save_freq=1", "trainer.total_epochs=1"]  # 12 rows by 4: three steps
 ASYNC = "actor_rollout_ref.actor.checkpoint.async_save=true"

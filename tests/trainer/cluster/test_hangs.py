@@ -7,9 +7,9 @@ import pytest
 
 from burnish.errors import DeadlineError
 from burnish.tracking.run_status import read_status
-from tests.trainer.cluster.conftest import GRPO, LONG
+from tests.trainer.cluster.conftest import LONG
 from tests.trainer.cluster.struck import strike
-from tests.trainer.conftest import events
+from tests.trainer.conftest import GRPO, events
 
 RUN = [*GRPO, "trainer.save_freq=1", "trainer.total_training_steps=2"]
 HANG_S = 40.0  # in which all that does not hang must be done, also the loading of models, on a busy machine
