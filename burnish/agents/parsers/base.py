@@ -39,7 +39,9 @@ class Parsed:
             self.malformed.append(Malformed(text, found))
 
     def unclosed(self, text: str, closing: str) -> None:
-        self.add(f"the call has no closing {closing}", text)
+        """`text`, if there is any, is a call without its end."""
+        if text:
+            self.add(f"the call has no closing {closing}", text)
 
 
 class ToolParser(ABC):

@@ -31,8 +31,7 @@ class GlmParser(ToolParser):
                 continue
             arguments = _arguments(KEY + pairs if pairs else "", properties_of(tools, name), parsed)
             parsed.calls.append(ToolCall(name, write_json(arguments)))
-        if rest:
-            parsed.unclosed(rest, CLOSING)
+        parsed.unclosed(rest, CLOSING)
         return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:

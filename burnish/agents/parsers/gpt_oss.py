@@ -74,8 +74,6 @@ def _without_thoughts(text: str) -> str:
 
 
 def _is_deep(arguments: str) -> bool:
-    if arguments.count("[") + arguments.count("{") <= MAX_DEPTH:
-        return False
     try:
         read_json(arguments)
     except ValueError as error:

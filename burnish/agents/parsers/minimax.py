@@ -40,8 +40,7 @@ class MinimaxParser(ToolParser):
             if outside or not invocations:
                 reason = 'a call is written as <invoke name="…"><parameter name="…">value</parameter></invoke>'
                 parsed.add(reason, outside or f"{OPENING}{block}{CLOSING}")
-        if rest:
-            parsed.unclosed(rest, CLOSING)
+        parsed.unclosed(rest, CLOSING)
         return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:

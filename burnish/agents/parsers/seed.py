@@ -38,8 +38,7 @@ class SeedParser(ToolParser):
                 parsed.add(f"one function between {OPENING} and {CLOSING}", one.text)
             if lost or outside:
                 parsed.add("this is outside of <parameter=name>…</parameter>", lost + outside)
-        if rest:
-            parsed.unclosed(rest, CLOSING)
+        parsed.unclosed(rest, CLOSING)
         return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
