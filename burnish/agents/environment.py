@@ -15,7 +15,7 @@ from burnish.agents.chat_turns import ChatTurns
 from burnish.agents.interactions import BaseInteraction
 from burnish.agents.interactions.load import load_interactions
 from burnish.agents.observation import Observations
-from burnish.agents.parsers.base import Schema
+from burnish.agents.parsers import Schema
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.load import load_tools
 from burnish.config.algorithm import StateMaskingConfig

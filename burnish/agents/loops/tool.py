@@ -22,8 +22,7 @@ from typing import Any
 from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.environment import Environment
 from burnish.agents.interactions.session import InteractionSession
-from burnish.agents.parsers import find_parser
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall
+from burnish.agents.parsers import Parsed, Schema, ToolCall, find_parser
 from burnish.agents.server import Transcript
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.session import ToolSession

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import MAX_DEPTH, read_json, write_json
 
 PADDING = ("<|pad|>", "<|endoftext|>")

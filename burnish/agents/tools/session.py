@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from burnish.agents.guarded import awaited, closing_limit, finite, within
-from burnish.agents.parsers.base import ToolCall
+from burnish.agents.parsers import ToolCall
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
 from burnish.agents.tools.schema import BadArguments, read_arguments
 from burnish.errors import DataError, ToolFailure

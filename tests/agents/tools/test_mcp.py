@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from burnish import waits
-from burnish.agents.parsers.base import ToolCall
+from burnish.agents.parsers import ToolCall
 from burnish.agents.tools import mcp, mcp_session
 from burnish.agents.tools.base import ToolError, ToolResponse
 from burnish.agents.tools.load import load_tools
