@@ -57,9 +57,11 @@ def test_nothing_is_made_before_it_is_asked_for_and_all_share_one_retriever(envi
     config.actor_rollout_ref.rollout.multi_turn.tool_config_path, config.retriever.url = "no such file", "no address"
     assert environment.retriever_stats() == {}
     run_to_end(environment.close())
-    config.retriever.url = "http://127.0.0.1:9/retrieve"
+    config.retriever.url, config.retriever.topk = "http://127.0.0.1:9/retrieve", 7
+    config.retriever.timeout, config.retriever.retries, config.retriever.cache = 2.5, 4, False
     client = environment.retriever
     assert isinstance(client, RetrieverClient) and environment.retriever is client
+    assert (client._url, client._topk, client._timeout, client._retries) == (config.retriever.url, 7, 2.5, 4)
     assert environment.retriever_stats()["queries"] == 0
 
 

@@ -5,6 +5,7 @@ import asyncio
 import json
 import logging
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -369,3 +370,23 @@ def test_methods_that_are_no_coroutine_or_do_not_take_the_kwargs_of_the_row_are_
         tools = {"mine": make_tool(**Log().methods() | {method: given})}
         with pytest.raises(ToolFailure, match=problem):
             run_calls(tools, ("mine", "{}"), reward=True, mine={f"{method}_kwargs": {"answer": 3}})
+
+
+def test_a_thousand_sessions_leave_nothing_behind(make_tool, open_session):
+    log = Log()
+    tool = make_tool(**log.methods())
+    before = sys.getrefcount(tool)
+
+    async def one():
+        session = open_session({"mine": tool}, mine={"create_kwargs": None, "execute_kwargs": None})  # of a table
+        await session.call(ToolCall("mine", "{}"))
+        await session.close()
+
+    async def run():
+        await asyncio.gather(*(one() for _ in range(1000)))
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(run()) == 1
+    assert log.names.count("create") == log.names.count("release") == 1000
+    assert log[0] == ("create", "trajectory-1", {})
+    assert sys.getrefcount(tool) <= before + 5
