@@ -2,15 +2,24 @@
 
 A loop is made for one trajectory. It prompts the policy through `self.server_manager.generate` as often as it likes
 and returns an `AgentLoopOutput`. Adding a built-in loop is adding a file in `loops/` and a line here.
+
+Loops of a user are named in the YAML file of `rollout.agent.agent_loop_config_path`: `{name: mine, _target_:
+package.MyAgent}`. Other keys of an entry go to the class's constructor. A class that has a method
+`check_entry(arguments, folder)` says with it, by a ConfigError, what is wrong with them.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.server import ServerManager, Transcript
+from burnish.agents.targets import load_beside, read_yaml
+from burnish.config.rollout import AgentConfig
 from burnish.data.chat import ChatRenderer, Message, truncate
 from burnish.errors import AgentError, ConfigError, DataError
 from burnish.rollout.base import Completion
@@ -19,12 +28,15 @@ from burnish.user_code import listed, nearest
 if TYPE_CHECKING:
     from burnish.agents.environment import Environment
 
-__all__ = ["AgentLoopBase", "AgentLoopOutput", "find_loop", "register", "register_agent_loop"]
+__all__ = ["AgentLoopBase", "AgentLoopOutput", "find_loop", "register", "register_agent_loop", "user_loops"]
+
+SECTION = "actor_rollout_ref.rollout.agent"
+KEY = f"{SECTION}.agent_loop_config_path"
 
 BUILT_IN = {
     "single_turn_agent": "burnish.agents.loops.single_turn:SingleTurnAgentLoop",
     "tool_agent": "burnish.agents.loops.tool:ToolAgentLoop",
-    "react_agent": "burnish.agents.loops.react:ReactAgentLoop",
+    "react_agent": "burnish.agents.loops.tool:ReactAgentLoop",
     "search_agent": "burnish.agents.loops.search:SearchAgentLoop",
 }
 _registered: dict[str, type["AgentLoopBase"]] = {}
@@ -108,10 +120,49 @@ def find_loop(name: str, key: str = "agent_name") -> type[AgentLoopBase]:
     known = {*BUILT_IN, *_registered}
     raise ConfigError(
         f"{key}={name}: there is no such agent loop{nearest(name, known)} (there are {listed(known)}). "
-        "Register your own with @register, or name its file in actor_rollout_ref.rollout.agent.agent_loop_config_path"
+        f"Register your own with @register, or name its file in {KEY}"
     )
 
 
 def _identity(cls: type) -> str:
     """Equal for a class and its redefinition, as when a notebook cell or a file is run again."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def user_loops(agent: AgentConfig) -> dict[str, Callable[..., AgentLoopBase]]:
+    """Import and register every loop of the configured file; by name, what makes one. None where there is no file."""
+    path = agent.agent_loop_config_path
+    if not path:
+        return {}
+    entries = read_yaml(path, KEY)
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"{KEY}={path}: expected a list of entries with name and _target_")
+    return dict(_load_entry(entry, i, Path(path).expanduser()) for i, entry in enumerate(entries))
+
+
+def _load_entry(entry: Any, position: int, file: Path) -> tuple[str, Callable[..., AgentLoopBase]]:
+    where = f"{KEY}={file}, entry {position}"
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise ConfigError(f"{where}: an entry needs a name and a _target_, got {entry!r}")
+    name, target = entry["name"], entry.get("_target_")
+    if not isinstance(target, str):
+        raise ConfigError(f"{where} ({name}): _target_ is missing; write package.module.Class or file.py:Class")
+    cls = load_beside(target, file.parent, f"{where} ({name}): _target_")
+    try:
+        register_agent_loop(name, cls)
+    except AgentError as error:
+        raise ConfigError(f"{where} ({name}): _target_={target}: {error}") from error
+    arguments = {key: value for key, value in entry.items() if key not in ("name", "_target_")}
+    # Checked now rather than by the first trajectory, when a model is loaded.
+    parts = dict.fromkeys(("config", "server_manager", "tokenizer", "chat"))
+    try:
+        inspect.signature(cls).bind(**parts, **arguments)
+    except TypeError as error:
+        problem = f"{cls.__name__} cannot be made with the keys of the entry: {error}"
+        raise ConfigError(f"{where} ({name}): {problem}") from error
+    try:
+        if hasattr(cls, "check_entry"):
+            cls.check_entry(arguments, file.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{where} ({name}): {error}") from error
+    return name, partial(cls, **arguments) if arguments else cls

@@ -7,15 +7,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from burnish.agents.environment import MULTI_TURN, TOOL_LOOPS, Environment
-from burnish.agents.loops.protocols import REACT, make_protocol
+from burnish.agents.base import SECTION, find_loop, user_loops
+from burnish.agents.environment import MULTI_TURN, TOOL_LOOPS, AgentSettings, Environment
+from burnish.agents.loops.tool import REACT, make_protocol
 from burnish.agents.parsers import find_parser
-from burnish.agents.settings import AgentSettings
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.python import PythonTool
 from burnish.agents.tools.search import SearchTool
 from burnish.agents.tools.session import ToolSession
-from burnish.agents.user_loops import SECTION, check_name
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import ConfigError, DataError
 from burnish.loop_thread import run_to_end
@@ -34,7 +33,8 @@ class AgentCheck:
     def __init__(self, settings: AgentSettings, tokenizer: Any):
         self.settings = settings
         self.default = settings.agent.default_agent_loop
-        check_name(self.default, settings.agent, f"{SECTION}.default_agent_loop")
+        user_loops(settings.agent)  # registers them
+        find_loop(self.default, f"{SECTION}.default_agent_loop")
         self.chat = ChatRenderer(tokenizer, settings.data.apply_chat_template_kwargs)
         self.environment = Environment(settings, tokenizer, self.chat)
         self.loops: set[str] = set()
@@ -51,7 +51,7 @@ class AgentCheck:
         asks = repr((loop, row.get("tool_config"), *shapes))
         try:
             if asks not in self._seen:
-                check_name(given, self.settings.agent)
+                find_loop(given)
                 self._check_agent(row, loop)
                 self._seen.add(asks)
             if loop in TOOL_LOOPS and self.settings.data.truncation == "error":

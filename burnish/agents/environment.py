@@ -7,17 +7,21 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from burnish.agents.chat_turns import ChatTurns
-from burnish.agents.interactions.base import BaseInteraction
+from burnish.agents.interactions import BaseInteraction
 from burnish.agents.interactions.load import load_interactions
 from burnish.agents.observation import Observations
-from burnish.agents.parsers.base import Schema
-from burnish.agents.settings import AgentSettings
+from burnish.agents.parsers import Schema
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.load import load_tools
+from burnish.config.algorithm import StateMaskingConfig
+from burnish.config.data import DataConfig
+from burnish.config.reward import SandboxConfig
+from burnish.config.rollout import AgentConfig, BaseRolloutConfig, MultiTurnConfig, RetrieverConfig
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError
 from burnish.search.client import RetrieverClient
@@ -31,6 +35,29 @@ TOOL_LOOPS = ("tool_agent", "react_agent")
 CLOSE_S = 20.0  # for a part to end
 USUAL = "function_calling"  # a row's `tool_format` that leaves the format to the configuration
 SEARCH_TAGS = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>")
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What agents read of a run's configuration. `loop_config` is what a user's own loop gets as `config`: all of it in
+    training; in `burnish generate` the sections that it has, under the names that they have in training."""
+
+    data: DataConfig  # limits of prompts and responses, arguments of the chat template
+    rollout: BaseRolloutConfig  # multi_turn, agent, stop_token_ids
+    retriever: RetrieverConfig
+    max_turns: int
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    state_masking: StateMaskingConfig = field(default_factory=StateMaskingConfig)
+    runs_ahead: bool = False  # trajectories continue while their owner trains
+    loop_config: Any = None
+
+    @property
+    def multi_turn(self) -> MultiTurnConfig:
+        return self.rollout.multi_turn
+
+    @property
+    def agent(self) -> AgentConfig:
+        return self.rollout.agent
 
 
 class Environment:

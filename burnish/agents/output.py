@@ -79,17 +79,14 @@ class AgentLoopOutput:
 
     def turn_ends(self) -> list[int]:
         """Position in the response of the last sampled token of each turn."""
-        following = [*self.response_mask[1:], 0]
-        return [
-            i for i, (mask, after) in enumerate(zip(self.response_mask, following, strict=True)) if mask and not after
-        ]
+        return _turn_ends(self.response_mask)
 
     def cut(self, max_length: int) -> "AgentLoopOutput":
         """At most `max_length` response tokens. Rewards of turns that are cut off go with them."""
         if len(self.response_ids) <= max_length:
             return self
         mask = self.response_mask[:max_length]
-        turns = sum(1 for m, after in zip(mask, [*mask[1:], 0], strict=True) if m and not after)
+        turns = len(_turn_ends(mask))
         return replace(
             self,
             response_ids=self.response_ids[:max_length],
@@ -97,6 +94,10 @@ class AgentLoopOutput:
             response_logprobs=None if self.response_logprobs is None else self.response_logprobs[:max_length],
             turn_rewards=None if self.turn_rewards is None else self.turn_rewards[:turns],
         )
+
+
+def _turn_ends(mask: list[int]) -> list[int]:
+    return [i for i, (sampled, after) in enumerate(zip(mask, [*mask[1:], 0], strict=True)) if sampled and not after]
 
 
 def as_ids(value: Any, name: str = "prompt_ids") -> list[int]:

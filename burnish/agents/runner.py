@@ -21,11 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from burnish.agents.base import AgentLoopOutput, find_loop
-from burnish.agents.environment import CLOSE_S, TOOL_LOOPS, Environment
+from burnish.agents.base import SECTION, AgentLoopOutput, find_loop, user_loops
+from burnish.agents.environment import CLOSE_S, TOOL_LOOPS, AgentSettings, Environment
 from burnish.agents.server import ServerManager
-from burnish.agents.settings import AgentSettings
-from burnish.agents.user_loops import SECTION, user_loops
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
 from burnish.loop_thread import LoopThread
@@ -155,7 +153,9 @@ class TrajectoryRunner:
             returned = await loop.run(sampling.to_params(), **self._arguments(row))
             output = self._finished(returned, server.completions)
         except ToolFailure as failure:
-            output = self._failed(failure)
+            nothing = [self.tokenizer.pad_token_id or 0]  # no token of a trajectory that could not continue is trained
+            extra = {"failure": str(failure), "finish_reason": "abort"}
+            output = AgentLoopOutput(nothing, nothing, [0], [0.0], extra_fields=extra)
         except (UserError, WorkerError, DeadlineError):
             raise  # say what to fix, or that the process of an engine died or hangs
         except asyncio.CancelledError as error:
@@ -183,12 +183,6 @@ class TrajectoryRunner:
         turns = self.settings.multi_turn.max_assistant_turns or self.settings.max_turns
         own = copy.deepcopy(row)
         return {"max_turns": turns, **own, "messages": to_messages(own["raw_prompt"])}
-
-    def _failed(self, failure: ToolFailure) -> AgentLoopOutput:
-        """What stands for a trajectory that could not continue: no token of it is trained."""
-        nothing = [self.tokenizer.pad_token_id or 0]
-        extra = {"failure": str(failure), "finish_reason": "abort"}
-        return AgentLoopOutput(nothing, nothing, [0], [0.0], extra_fields=extra)
 
     def _finished(self, output: Any, completions: list[Completion]) -> AgentLoopOutput:
         """The checked output with log-probs filled in, cut to what a response may have."""

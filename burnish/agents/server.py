@@ -111,11 +111,6 @@ class Transcript:
             self.log_probs += [0.0] * len(ids)
         return not self.is_full
 
-    @property
-    def is_truncated(self) -> bool:
-        """Whether it ended because there was no room, in the response or in the last turn."""
-        return self.is_full or bool(self.turns and self.turns[-1].finish_reason == "length")
-
     def output(self, **fields: Any) -> AgentLoopOutput:
         """What the loop hands back; `fields` are those of AgentLoopOutput besides the tokens."""
         extra = dict(fields.pop("extra_fields", {}))

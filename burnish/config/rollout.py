@@ -67,9 +67,7 @@ class AgentConfig:
         None, "processes that run agent loops", inert="one event loop runs all trajectories of a process"
     )
     default_agent_loop: str = key("single_turn_agent", "loop for rows without agent_name", "agents/runner.py")
-    agent_loop_config_path: str | None = key(
-        None, "YAML file with custom agent loops", "agents/user_loops.py", path=True
-    )
+    agent_loop_config_path: str | None = key(None, "YAML file with custom agent loops", "agents/base.py", path=True)
 
 
 @dataclass

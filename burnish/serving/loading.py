@@ -4,7 +4,6 @@ What can be checked without torch or weights (folder, engine, context) is checke
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,8 +87,7 @@ def load(options: ModelOptions, name: str | None = None) -> ServedModel:
     )
     rollout = RolloutConfig(name=options.engine, max_model_len=options.max_model_len, max_num_seqs=options.max_num_seqs)
     tokenizer = load_tokenizer(options.folder, options.trust_remote_code)
-    make = partial(
-        ServedModel,
+    return ServedModel(
         name=name or own_name(options.folder),
         tokenizer=tokenizer,
         renderer=ChatRenderer(tokenizer),
@@ -99,9 +97,8 @@ def load(options: ModelOptions, name: str | None = None) -> ServedModel:
         device=str(device),
         dtype=dtype,
         engine_name=options.engine,
+        engine=load_engine(model, tokenizer, rollout, device, dtype, CHOICE),  # last: what fails leaves no program
     )
-    engine = load_engine(model, tokenizer, rollout, device, dtype, CHOICE)
-    return make(engine=engine)  # last: what fails leaves no program
 
 
 def pick_dtype(options: ModelOptions, device: "torch.device") -> str:

@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from burnish.agents.base import user_loops
 from burnish.agents.check import AgentCheck
+from burnish.agents.environment import AgentSettings
 from burnish.agents.runner import TrajectoryRunner
-from burnish.agents.settings import AgentSettings
-from burnish.agents.user_loops import user_loops
 from burnish.config import GenerationConfig, Loaded, explain
 from burnish.config.data import DataConfig
 from burnish.data.chat import ChatRenderer

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from burnish.agents.environment import AgentSettings
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.runner import RolloutCall, Score, Trajectory, TrajectoryRunner
-from burnish.agents.settings import AgentSettings
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.errors import WorkerError

@@ -27,20 +27,6 @@ def test_finite_numbers_of_all_kinds_are_read_and_nothing_else(value, number):
     assert finite(value) == number and type(finite(value)) is type(number)
 
 
-def test_a_call_is_handed_on_or_fails_by_name():
-    async def give(value):
-        return value
-
-    async def fail():
-        raise KeyError("colour")
-
-    assert asyncio.run(within(None, "it", give(3))) == 3
-    with pytest.raises(ToolFailure, match=r"^it raised KeyError: 'colour' \(.*test_guarded\.py, line \d+\)$"):
-        asyncio.run(within(5.0, "it", fail()))
-    with pytest.raises(KeyError):
-        asyncio.run(within(5.0, "it", fail(), (KeyError,)))
-
-
 def test_a_late_call_has_ended_when_that_is_reported(monkeypatch):
     monkeypatch.setattr(guarded, "ENDING_S", 60.0)
     ended = []
@@ -84,19 +70,6 @@ def test_the_limit_of_closing_is_short_for_what_was_cancelled():
 
     asyncio.run(scenario())
     assert limits == [60.0, 5.0, 5.0, 0.5]
-
-
-def test_what_a_thread_returns_and_raises_comes_back():
-    def fail(error):
-        raise error
-
-    async def scenario():
-        assert await in_thread(lambda: threading.current_thread().name, "mine") == "mine"
-        for error in (RuntimeError("given"), SystemExit(3)):
-            with pytest.raises(type(error), match=str(error)):
-                await in_thread(lambda error=error: fail(error), "mine")
-
-    asyncio.run(scenario())
 
 
 def test_a_thread_that_outlives_its_loop_ends_quietly(monkeypatch):

@@ -61,23 +61,6 @@ def sample(transcript, params=None, **changes):
     return asyncio.run(transcript.sample(params or {}, **changes))
 
 
-def test_turns_and_observations_follow_each_other():
-    server = Server([5, 6], [7])
-    transcript = Transcript(server, [1, 2], 10)
-    assert sample(transcript, {"temperature": 0.5, "stop": ("a",)}, stop=("b",)).token_ids == [5, 6]
-    assert transcript.observe([8, 9]) and transcript.room == 6
-    sample(transcript)
-    assert server.asked == [
-        ([1, 2], {"temperature": 0.5, "stop": ("b",), "max_tokens": 10}),
-        ([1, 2, 5, 6, 8, 9], {"max_tokens": 6}),
-    ]
-    output = transcript.output(num_turns=4, metrics={"a": 1}, extra_fields={"retrieved": ["x"]})
-    assert (output.prompt_ids, output.response_ids) == ([1, 2], [5, 6, 8, 9, 7])
-    assert (output.response_mask, output.response_logprobs) == ([1, 1, 0, 0, 1], [-5.0, -6.0, 0.0, 0.0, -7.0])
-    assert (output.num_turns, output.metrics, output.extra_fields) == (4, {"a": 1}, {"retrieved": ["x"]})
-    assert len(transcript.turns) == 2 and not transcript.is_truncated
-
-
 @pytest.mark.parametrize(("asked", "room", "allowed"), [(None, 10, 10), (4, 10, 4), (40, 10, 10), (4, 3, 3)])
 def test_a_turn_has_the_room_that_is_left_and_no_more_than_was_asked(asked, room, allowed):
     server = Server([1] * 50)
@@ -85,17 +68,16 @@ def test_a_turn_has_the_room_that_is_left_and_no_more_than_was_asked(asked, room
     sample(transcript, {} if asked is None else {"max_tokens": asked})
     assert server.asked[0][1]["max_tokens"] == allowed
     if allowed == room:  # the turn ran out of it
-        assert transcript.is_truncated and not transcript.is_full and transcript.room == 0
+        assert not transcript.is_full and transcript.room == 0
         assert transcript.output().extra_fields == {}, "the runner tells it from the last completion"
 
 
 @pytest.mark.parametrize(("length", "fits"), [(7, True), (8, False), (9, False)])
 def test_an_observation_leaves_room_for_the_policy_to_continue(length, fits):
     transcript, extra = Transcript(Server([5, 6]), [1], 10), {}
-    assert not transcript.is_truncated
     sample(transcript)
     assert transcript.observe([3] * length) is fits
-    assert (transcript.is_full, transcript.is_truncated) == (not fits, not fits)
+    assert transcript.is_full is not fits
     output = transcript.output(extra_fields=extra)
     assert extra == {}, "what was given stays as it was"
     assert output.response_ids == ([5, 6] + [3] * length if fits else [5, 6])

@@ -1,6 +1,5 @@
 """What a user can get wrong, through the command: models, run folders and checkpoints."""
 
-import errno
 import json
 import os
 import resource
@@ -62,34 +61,15 @@ def test_weights_that_are_cut_off(refuses, broken_model, command):
     assert_says(refuses(command, f"{MODEL_KEY[command]}={folder}"), "broken", "model.safetensors")
 
 
-NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-IN_SAFETENSORS = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-READ_ONLY = OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-
 @EACH
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(NO_SPACE, "No space left on device"), (IN_SAFETENSORS, "free space"), (READ_ONLY, "Read-only file system")],
-)
-def test_a_full_disk_and_a_folder_that_became_read_only(refuses, place, monkeypatch, command, error, said):
-    mkdir = Path.mkdir
+def test_a_full_disk_as_safetensors_reports_it(refuses, place, monkeypatch, command):
+    def refuse(*_args, **_kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    def refuse_file(*_args, **_kwargs):
-        raise error
-
-    def refuse_folder(self, *args, **kwargs):
-        if self.name.startswith(".global_step_"):
-            raise error
-        mkdir(self, *args, **kwargs)
-
-    if error is READ_ONLY:
-        monkeypatch.setattr(Path, "mkdir", refuse_folder)
-    else:
-        monkeypatch.setattr("burnish.engine.state.save_file", refuse_file)
+    monkeypatch.setattr("burnish.engine.state.save_file", refuse)
     message = refuses(command)
-    assert_says(message, "cannot write checkpoint run/global_step_1", said, "trainer.default_local_dir")
-    assert error is READ_ONLY or ("No space left on device" in message and "free space" in message)
+    assert_says(message, "cannot write checkpoint run/global_step_1", "No space left on device", "free space")
+    assert_says(message, "trainer.default_local_dir")
     assert not (place / "run/global_step_1").exists()
 
 
@@ -106,13 +86,6 @@ def test_a_full_disk_for_real(refuses, run, place, command):
     code, _, err = run(command)
     assert code == 0, err
     assert (place / "run/global_step_1/model.safetensors").exists()
-
-
-@EACH
-def test_a_run_folder_that_cannot_be(refuses, no_model, place, command):
-    (place / "taken").write_text("a file")
-    message = refuses(command, "trainer.default_local_dir=taken/run")
-    assert_says(message, "trainer.default_local_dir=taken/run", "cannot write there")
 
 
 @pytest.fixture
@@ -153,12 +126,6 @@ def test_a_truncated_newest_checkpoint_is_passed_over_and_named(run, saved, refu
     assert_says(err, "WARNING", "global_step_2", "model.safetensors")
     os.truncate(whole / WEIGHTS[command], 100)  # with no whole one left, starting over has to be asked for
     assert_says(refuses(command), "has checkpoints, but none is whole", "trainer.resume_mode=disable")
-
-
-@EACH
-def test_resuming_from_nowhere(refuses, no_model, command):
-    message = refuses(command, "trainer.resume_from_path=run/global_step_7")
-    assert_says(message, "no checkpoint at run/global_step_7", "trainer.resume_from_path")
 
 
 @EACH

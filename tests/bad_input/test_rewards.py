@@ -12,12 +12,6 @@ from tests.bad_input.conftest import assert_says
 
 CALL = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    "
 UNLOADABLE = {
-    "no such file": (None, ["custom_reward_function.path=rewrd.py", "no such file", "did you mean reward.py?"]),
-    "no such name": (
-        "def compute_scores(solution_str):\n    return 1.0\n",
-        ["custom_reward_function.name=compute_score", "no such name", "did you mean compute_scores?"],
-    ),
-    "not a function": ("compute_score = 3\n", ["custom_reward_function.name=compute_score", "int", "cannot be called"]),
     "wrong signature": (
         "def compute_score(prediction, ground_truth):\n    return 1.0\n",
         ["custom_reward_function.name=compute_score", "prediction", "solution_str"],
@@ -31,26 +25,14 @@ UNLOADABLE = {
 
 @pytest.mark.parametrize(("source", "parts"), UNLOADABLE.values(), ids=UNLOADABLE)
 def test_a_reward_function_that_cannot_be_used(refuses, no_model, place, source, parts):
-    if source is not None:
-        (place / "reward.py").write_text(source)
-    path = "rewrd.py" if source is None else "reward.py"
-    assert_says(refuses("ppo", f"custom_reward_function.path={path}"), *parts)
-
-
-def test_a_reward_function_that_cannot_be_imported(run, no_model, place):
-    (place / "reward.py").write_text("import no_such_package\n")
-    code, _, err = run("ppo")
-    assert code == 2
-    assert_says(err, "custom_reward_function.path=reward.py: importing it failed", "No module named 'no_such_package'")
+    (place / "reward.py").write_text(source)
+    assert_says(refuses("ppo"), *parts)
 
 
 FAILING = {
     "raises": ('raise KeyError("lost")', ["KeyError: 'lost'", "reward.py"]),
     "hangs": ("import time; time.sleep(60)", ["0.3 s", "reward.timeout"]),
     "returns NaN": ('return float("nan")', ["compute_score of reward.py returned nan", "finite number"]),
-    "returns a string": ('return "good"', ["compute_score of reward.py returned", "'good'", "finite number"]),
-    "returns None": ("return None", ["compute_score of reward.py returned None", "finite number"]),
-    "returns a dict without score": ('return {"reward": 1}', ['a dict without "score"', "reward"]),
 }
 
 
@@ -66,29 +48,10 @@ def test_a_reward_function_that_fails(run, place, body, parts):
     assert not list(place.glob("run/global_step_*"))
 
 
-@pytest.mark.parametrize(
-    ("value", "keys", "parts"),
-    [
-        (
-            "acc",
-            ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.max_num_gen_batches=2"],
-            ["step 1: nothing to learn from", "2 rounds", "the same acc", "max_num_gen_batches"],
-        ),
-        (
-            "format",
-            ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[format,correct]"],
-            ["algorithm.gdpo_reward_keys names 'correct'", "data_source", "score, format"],
-        ),
-    ],
-)
-def test_values_that_are_all_alike_or_missing(refuses, place, value, keys, parts):
-    (place / "reward.py").write_text(f"def compute_score(solution_str):\n    return {{'score': 0.5, '{value}': 1}}\n")
-    assert_says(refuses("ppo", "custom_reward_function.path=reward.py", *keys), *parts)
-
-
-def test_an_option_no_scorer_has(refuses, no_model):
-    message = refuses("ppo", "custom_reward_function.path=DROP", "+custom_reward_function.reward_kwargs.methd=strict")
-    assert_says(message, "custom_reward_function.reward_kwargs.methd", "did you mean method?")
+def test_a_named_reward_that_is_missing(refuses, place):
+    (place / "reward.py").write_text("def compute_score(solution_str):\n    return {'score': 0.5, 'format': 1}\n")
+    message = refuses("ppo", "algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[format,correct]")
+    assert_says(message, "algorithm.gdpo_reward_keys names 'correct'", "data_source", "score, format")
 
 
 RM = ["reward_model.enable=true", "reward_model.model.path=rm", "custom_reward_function.path=DROP"]
@@ -112,11 +75,6 @@ def rm(place, tiny_model):
     write_parquet(rows, "model.parquet")
     make()
     return make
-
-
-def test_the_right_command_runs(run, rm):
-    code, _, err = run("ppo", *RM, "data.train_files=model.parquet")
-    assert code == 0, err
 
 
 def test_reward_models_that_cannot_be_used(refuses, no_model, place, rm, tiny_model):

@@ -49,38 +49,17 @@ def arithmetic_rows(**changes) -> list[dict]:
 
 
 BAD_ROWS = {
-    "no ground truth": (
-        {"reward_model": {"style": "rule", "ground_truth": None}},
-        ["reward_model.ground_truth is missing", "'arithmetic'", "'burnish/arithmetic'", "fill it in"],
-    ),
     "unknown data source": (
         {"data_source": "my/task"},
         ["data_source='my/task' has no built-in scorer", "custom_reward_function.path"],
     ),
-    "no data source": (
-        {"data_source": None},
-        [
-            "the row has no data_source",
-            "set custom_reward_function.path=my_reward.py",
-            "Known: openai/gsm8k, gsm8k",
-        ],
-    ),
-    "near a known data source": ({"data_source": "openai/gms8k"}, ["did you mean 'openai/gsm8k'?"]),
     "a number where a program is wanted": (
         {"data_source": "mbpp", "reward_model": {"ground_truth": "7"}},
         ["reward_model.ground_truth", "code", "input"],
     ),
-    "an answer where numbers are wanted": (
-        {"data_source": "countdown", "reward_model": {"ground_truth": "7"}},
-        ["reward_model.ground_truth", "countdown", "numbers", "target"],
-    ),
     "blanks where an answer is wanted": (
         {"data_source": "math", "reward_model": {"ground_truth": "  "}},
         ["reward_model.ground_truth", "math"],
-    ),
-    "a word where an integer is wanted": (
-        {"data_source": "multiply", "reward_model": {"ground_truth": "seven"}},
-        ["reward_model.ground_truth='seven'", "multiply", "integer"],
     ),
     "no reward model": (
         {"reward_model": {"style": "model", "ground_truth": "1"}},

@@ -2,15 +2,21 @@
 
 What is wrong with a request is an `ApiError`, which the program reads. What is wrong with the run (the engine failed,
 the chat template cannot continue) is set on `failed`, which the loop awaits next to the program.
+
+The calls are a tree of conversations. A call whose messages begin with those of an earlier call and the exact reply to
+it continues that conversation; any other begins a new one, also with replies that the policy never gave, since there
+are no tokens for them. A trajectory is one sequence, so one path of the tree is trained: the one with the most calls,
+among equals the last.
 """
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from burnish.agents.base import AgentLoopBase
-from burnish.agents.endpoint.conversations import AnsweredCall, ConversationTree
 from burnish.agents.endpoint.requests import ChatRequest, read_request
 from burnish.agents.parsers import find_parser
 from burnish.agents.server import Transcript
@@ -20,6 +26,61 @@ from burnish.openai_wire.answers import ChatAnswer, Choice, Token, usage
 from burnish.openai_wire.fields import ApiError, bad, broken
 from burnish.openai_wire.http import DONE, event
 from burnish.openai_wire.requests import TOO_LONG
+
+
+@dataclass(frozen=True, eq=False)
+class AnsweredCall:
+    """The conversation up to the end of the reply."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    transcript: Transcript
+    has_ended: bool  # the reply's last token ended it
+
+    @property
+    def calls(self) -> int:
+        return len(self.transcript.turns)
+
+    @cached_property
+    def said(self) -> list[tuple[Any, ...]]:
+        return [_identity(message) for message in self.messages]
+
+
+class ConversationTree:
+    def __init__(self) -> None:
+        self.turns: list[AnsweredCall] = []
+
+    def before(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> AnsweredCall | None:
+        """The call that one with these messages continues: the longest such conversation, the latest of several."""
+        asked = [_identity(message) for message in messages]
+        found = [
+            turn
+            for turn in self.turns
+            if len(turn.said) < len(asked)
+            and turn.tools == tools
+            and turn.said == asked[: len(turn.said)]
+            and all(message["role"] != "assistant" for message in messages[len(turn.messages) :])
+        ]
+        return max(reversed(found), key=lambda turn: len(turn.messages), default=None)
+
+    @property
+    def trained(self) -> AnsweredCall | None:
+        """The end of the path that is trained; None if no call was answered."""
+        return max(reversed(self.turns), key=lambda turn: turn.calls, default=None)
+
+    @property
+    def left_out(self) -> int:
+        """Answered calls that are not on that path."""
+        return len(self.turns) - (self.trained.calls if self.trained else 0)
+
+
+def _identity(message: Message) -> tuple[Any, ...]:
+    """What makes a message the same when it is sent back; clients add and drop empty fields."""
+    calls = [
+        (call.get("id"), call["function"]["name"], json.dumps(call["function"].get("arguments"), sort_keys=True))
+        for call in message.get("tool_calls", ())
+    ]
+    return (message["role"], message["content"], calls, message.get("tool_call_id"), message.get("name"))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from burnish.agents.interactions.base import BaseInteraction
+from burnish.agents.interactions import BaseInteraction
 from burnish.data.chat import Message
 from burnish.errors import ConfigError
 from burnish.rewards.scores import gsm8k

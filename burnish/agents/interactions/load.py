@@ -4,10 +4,10 @@ The YAML file has `interaction: [{name, class_name, config}]`. `class_name` is l
 the entry is the built-in one of that name with another `config`. An entry may replace a built-in one.
 """
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from burnish.agents.interactions.base import BaseInteraction
+from burnish.agents.interactions import BaseInteraction
 from burnish.agents.interactions.gsm8k import Gsm8kInteraction
 from burnish.agents.targets import check_keys, load_beside, made, read_yaml
 from burnish.errors import ConfigError
@@ -32,20 +32,18 @@ def load_interactions(path: str | None) -> dict[str, BaseInteraction]:
         name = entry["name"]
         if name in found:
             raise ConfigError(f"{where}: there is another entry named {name}; give each its own name")
-        found[name] = _load_entry(name, entry, Path(str(path)).expanduser().parent, f"{where} ({name})")
+        where = f"{where} ({name})"
+        config, target = entry.get("config") or {}, entry.get("class_name")
+        if not isinstance(config, dict):
+            raise ConfigError(f"{where}: config={config!r:.100} is not a mapping; write keys and values below it")
+        if not isinstance(target, str) and (target is not None or name not in BUILT_IN):
+            raise ConfigError(
+                f"{where}: class_name is missing or not text; write package.module.Class or file.py:Class "
+                f"(the built-in interactions that need none are {listed(BUILT_IN)})"
+            )
+        folder = Path(str(path)).expanduser().parent
+        cls = BUILT_IN[name] if target is None else load_beside(target, folder, f"{where}: class_name")
+        if not isinstance(cls, type) or not issubclass(cls, BaseInteraction):
+            raise ConfigError(f"{where}: class_name={target}: {cls!r} is not a subclass of BaseInteraction")
+        found[name] = made(partial(cls, config), where, f"making it with config={config} failed")
     return {name: cls({}) for name, cls in BUILT_IN.items()} | found
-
-
-def _load_entry(name: str, entry: dict[str, Any], folder: Path, where: str) -> BaseInteraction:
-    config, target = entry.get("config") or {}, entry.get("class_name")
-    if not isinstance(config, dict):
-        raise ConfigError(f"{where}: config={config!r:.100} is not a mapping; write keys and values below it")
-    if not isinstance(target, str) and (target is not None or name not in BUILT_IN):
-        raise ConfigError(
-            f"{where}: class_name is missing or not text; write package.module.Class or file.py:Class "
-            f"(the built-in interactions that need none are {listed(BUILT_IN)})"
-        )
-    cls = BUILT_IN[name] if target is None else load_beside(target, folder, f"{where}: class_name")
-    if not isinstance(cls, type) or not issubclass(cls, BaseInteraction):
-        raise ConfigError(f"{where}: class_name={target}: {cls!r} is not a subclass of BaseInteraction")
-    return made(lambda: cls(config), where, f"making it with config={config} failed")

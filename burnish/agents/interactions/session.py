@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.agents.guarded import awaited, closing_limit, finite, within
-from burnish.agents.interactions.base import BaseInteraction
+from burnish.agents.interactions import BaseInteraction
 from burnish.data.chat import Message
 from burnish.errors import ToolFailure
 

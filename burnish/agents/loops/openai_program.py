@@ -2,7 +2,7 @@
 
 `main(base_url, api_key, row, **arguments)` is called once for each trajectory, in its own thread, so that it may block
 (docs/own-agents.md). Once its time is up its key is no longer valid, so its next call fails. Which of its calls are
-trained, and how they become one sequence, is in `agents/endpoint/conversations.py`.
+trained, and how they become one sequence, is in `agents/endpoint/session.py`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""`tool_agent`: the policy calls tools and continues with their results, until it answers without a call.
+"""`tool_agent`, `react_agent`: the policy calls tools and continues with their results until it answers without a call.
 
 The calls of a turn run at the same time; mistakes of the policy and calls beyond a limit are answered with the reason,
 and counted. A turn without a call ends the trajectory, unless the row names an interaction, which then answers as the
@@ -7,20 +7,98 @@ user would, until it is done. The loop also ends at the limits of turns, and whe
 
 Rewards: tools and interactions give one to each turn, and tools one to the trajectory, which counts for its last turn.
 `multi_turn.rewards` chooses what is trained; reward functions find them in `extra_info`.
+
+A policy calls tools in one of two ways: by the messages of its chat template, or by ReAct's lines of text. A
+`CallProtocol` decides what the prompt is, where a turn stops, which calls it makes, and how results are shown; the loop
+is the same for both.
 """
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from burnish.agents.base import AgentLoopBase, AgentLoopOutput
+from burnish.agents.environment import Environment
 from burnish.agents.interactions.session import InteractionSession
-from burnish.agents.loops.protocols import CallProtocol, Observation, make_protocol
-from burnish.agents.parsers.base import Parsed, ToolCall
+from burnish.agents.parsers import Parsed, Schema, ToolCall, find_parser
 from burnish.agents.server import Transcript
+from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.session import ToolSession
 from burnish.data.chat import Message
+from burnish.rollout.base import Completion
+
+REACT = "react"
+
+
+class CallProtocol:
+    """How one trajectory calls tools: the template shows them, and results are messages of the role `tool`."""
+
+    stops: tuple[str, ...] = ()  # strings that end a turn
+
+    def __init__(self, environment: Environment, schemas: Sequence[Schema], call_format: str):
+        self.environment, self.schemas = environment, schemas
+        self.parser = find_parser(call_format)
+
+    def opening(self, messages: Sequence[Message]) -> tuple[list[Message], list[Any] | None]:
+        """The messages of the prompt, and the tools that the chat template shows with them."""
+        self.environment.warn_of_differences("tool")
+        return list(messages), list(self.schemas) or None
+
+    def observe(self, results: Sequence[Message], completion: Completion, *, ended: bool) -> list[int]:
+        """The ids of results, up to where the policy continues. `ended`: it ended its turn `completion` by a token."""
+        return self.environment.chat_turns.after(results, ended=ended)
+
+
+class ReactProtocol(CallProtocol):
+    """A message of the system explains tools and lines; results are `Observation:` lines in the policy's own turn."""
+
+    stops = ("\nObservation",)
+
+    def opening(self, messages: Sequence[Message]) -> tuple[list[Message], list[Any] | None]:
+        explained = explain(self.schemas)
+        if messages[0]["role"] == "system":
+            first = {**messages[0], "content": f"{messages[0]['content']}\n\n{explained}"}
+            return [first, *messages[1:]], None
+        return [{"role": "system", "content": explained}, *messages], None
+
+    def observe(self, results: Sequence[Message], completion: Completion, *, ended: bool) -> list[int]:
+        text = "\n".join(one["content"] for one in results)
+        if ended:  # nothing of the same turn can follow its end
+            return self.environment.chat_turns.after([{"role": "user", "content": f"Observation: {text}"}], ended=True)
+        begun = "" if completion.stop in self.stops else self.stops[0]  # which the policy itself may have written
+        return self.environment.observations.ids(f"{begun}: {text}\n")
+
+
+def make_protocol(environment: Environment, call_format: str, tools: Mapping[str, BaseTool]) -> CallProtocol:
+    kind = ReactProtocol if call_format == REACT else CallProtocol
+    return kind(environment, environment.schemas_of(tools), call_format)
+
+
+def explain(schemas: Sequence[Schema]) -> str:
+    """The lines of ReAct, and the tools that may be called with them."""
+    tools = []
+    for schema in schemas:
+        function = schema["function"]
+        properties = function.get("parameters", {}).get("properties", {})
+        arguments = ", ".join(f"{name} ({about.get('type', 'any')})" for name, about in properties.items())
+        tools.append(f"- {function['name']}: {function.get('description', '')} Arguments: {arguments or 'none'}")
+    names = ", ".join(schema["function"]["name"] for schema in schemas)
+    return "\n".join(
+        [
+            "Work towards the answer step by step. You can call these tools:",
+            *tools,
+            "Write each step in these lines:",
+            "Thought: what you know and what is missing",
+            f"Action: the tool to call, one of {names}",
+            "Action Input: its arguments, as a JSON object",
+            "Then stop: the result comes as a line that begins with Observation. Take as many steps as you need. When "
+            "you know the answer, write:",
+            "Thought: why it is the answer",
+            "Final Answer: the answer",
+        ]
+    )
 
 
 class ToolAgentLoop(AgentLoopBase):
@@ -83,7 +161,7 @@ class ToolAgentLoop(AgentLoopBase):
                 if is_last:
                     return
                 results = await self.answer(parsed, session)
-                messages += [{"role": "tool", "name": one.name, "content": one.text} for one in results]
+                messages += results
                 observation = protocol.observe(results, completion, ended=self.has_ended(completion))
             elif user is not None:
                 reply = await self.reply(user, messages)  # also after the last turn, which earns its score too
@@ -98,7 +176,7 @@ class ToolAgentLoop(AgentLoopBase):
                 return
             self.counts["observations"] += 1
 
-    async def answer(self, parsed: Parsed, session: ToolSession) -> list[Observation]:
+    async def answer(self, parsed: Parsed, session: ToolSession) -> list[Message]:
         """Results of the calls, which run at the same time, in their order; then the reasons of malformed ones."""
         limits = self.environment.settings.multi_turn
         left = len(parsed.calls) if limits.max_tool_calls is None else limits.max_tool_calls - int(self.counts["calls"])
@@ -115,10 +193,10 @@ class ToolAgentLoop(AgentLoopBase):
             results.append(self.observation(call, f"Error: this call was not run: at most {most}."))
         self.counts["malformed"] += len(parsed.malformed)
         for malformed in parsed.malformed[: limits.max_parallel_calls]:
-            results.append(Observation(self.shown(f"Error: {malformed.reason}"), "error"))
+            results.append({"role": "tool", "name": "error", "content": self.shown(f"Error: {malformed.reason}")})
         return results
 
-    async def call(self, call: ToolCall, session: ToolSession) -> Observation:
+    async def call(self, call: ToolCall, session: ToolSession) -> Message:
         self.counts["calls"] += 1
         result = await session.call(call)
         self.counts[result.kind] += 1
@@ -128,10 +206,11 @@ class ToolAgentLoop(AgentLoopBase):
             self.counts[f"{result.name}/{name}"] += value
         return self.observation(call, self.shown(result.text))
 
-    def observation(self, call: ToolCall, text: str) -> Observation:
+    def observation(self, call: ToolCall, text: str) -> Message:
         """The result of a call; its name and id were written by the policy."""
         harmless = self.environment.observations.harmless
-        return Observation(text, harmless(call.name), None if call.call_id is None else harmless(call.call_id))
+        identity = {} if call.call_id is None else {"tool_call_id": harmless(call.call_id)}
+        return {"role": "tool", "name": harmless(call.name), "content": text, **identity}
 
     def shown(self, text: str) -> str:
         """Text of a tool as the policy may read it: harmless, and not too long."""
@@ -156,3 +235,9 @@ class ToolAgentLoop(AgentLoopBase):
         always = ("calls", "seconds", "unknown_tool", "bad_arguments", "error", "malformed", "refused", "cut")
         own = [name for name in self.counts if "/" in name]
         return {f"tools/{name}": self.counts[name] for name in (*always, *own)}
+
+
+class ReactAgentLoop(ToolAgentLoop):
+    """Thought, Action, Action Input, Observation, Final Answer: for models whose template has no tools."""
+
+    call_format = REACT

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import Element, after_thought, elements, guessed, write_json, written
 
 PADDING, END_OF_TURN = "<|pad|>", "<｜end▁of▁sentence｜>"

@@ -11,7 +11,7 @@ A value has the type of the schema; where that says nothing, it is JSON if it ca
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import after_thought, blocks, properties_of, typed_or_guessed, write_json, written
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -31,8 +31,7 @@ class GlmParser(ToolParser):
                 continue
             arguments = _arguments(KEY + pairs if pairs else "", properties_of(tools, name), parsed)
             parsed.calls.append(ToolCall(name, write_json(arguments)))
-        if rest:
-            parsed.unclosed(rest, CLOSING)
+        parsed.unclosed(rest, CLOSING)
         return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:

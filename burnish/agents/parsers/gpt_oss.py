@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import MAX_DEPTH, read_json, write_json
 
 PADDING = ("<|pad|>", "<|endoftext|>")
@@ -74,8 +74,6 @@ def _without_thoughts(text: str) -> str:
 
 
 def _is_deep(arguments: str) -> bool:
-    if arguments.count("[") + arguments.count("{") <= MAX_DEPTH:
-        return False
     try:
         read_json(arguments)
     except ValueError as error:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Malformed, Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import blocks, parameters_of, properties_of, read_json, write_json
 
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema
+from burnish.agents.parsers import Malformed, Parsed, Schema
 from burnish.agents.parsers.json_object import JsonParser
 
 PYTHON_TAG = "<|python_tag|>"

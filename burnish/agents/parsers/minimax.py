@@ -12,7 +12,7 @@ A value has the type of the schema; where that says nothing, it is JSON if it ca
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import blocks, elements, properties_of, typed_or_guessed, write_json, written
 
 OPENING, CLOSING = "<minimax:tool_call>", "</minimax:tool_call>"
@@ -40,8 +40,7 @@ class MinimaxParser(ToolParser):
             if outside or not invocations:
                 reason = 'a call is written as <invoke name="…"><parameter name="…">value</parameter></invoke>'
                 parsed.add(reason, outside or f"{OPENING}{block}{CLOSING}")
-        if rest:
-            parsed.unclosed(rest, CLOSING)
+        parsed.unclosed(rest, CLOSING)
         return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:

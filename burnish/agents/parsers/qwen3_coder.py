@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import by_schema, properties_of, write_json, written
 
 BLOCK, FUNCTION, PARAMETER = "<tool_call>", "<function=", "<parameter="

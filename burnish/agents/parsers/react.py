@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import by_schema, is_text, parameters_of, properties_of, read_json, write_json
 
 _LABEL = re.compile(

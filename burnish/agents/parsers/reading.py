@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.agents.parsers.base import Schema
+from burnish.agents.parsers import Schema
 
 MAX_DEPTH = 64
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"

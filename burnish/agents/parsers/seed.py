@@ -12,7 +12,7 @@ A value has the type of the schema; where that says nothing, it is JSON if it ca
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.reading import blocks, elements, properties_of, typed_or_guessed, write_json, written
 
 OPENING, CLOSING = "<seed:tool_call>", "</seed:tool_call>"
@@ -38,8 +38,7 @@ class SeedParser(ToolParser):
                 parsed.add(f"one function between {OPENING} and {CLOSING}", one.text)
             if lost or outside:
                 parsed.add("this is outside of <parameter=name>…</parameter>", lost + outside)
-        if rest:
-            parsed.unclosed(rest, CLOSING)
+        parsed.unclosed(rest, CLOSING)
         return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:

@@ -7,13 +7,13 @@ the rest. The model is shown an error that a tool reports; a server that fails e
 import asyncio
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from burnish.agents.targets import check_keys, load_beside
 from burnish.agents.tools.base import Answer, BaseTool, ToolError, ToolResponse
 from burnish.errors import ConfigError, NotAvailable, ToolFailure, install_command
+from burnish.loop_thread import run_to_end
 from burnish.user_code import listed, nearest
 from burnish.waits import waiting
 
@@ -141,11 +141,8 @@ def _offered(sessions: "list[McpSession]", where: str) -> Offered:
 
     names = listed(session.name for session in sessions)
     try:
-        with (
-            waiting("tool", "", f"the tools of MCP servers: {names}", START_SECONDS + AROUND_SECONDS),
-            ThreadPoolExecutor(max_workers=1) as thread,  # the caller's may be inside an event loop
-        ):
-            lists = thread.submit(lambda: asyncio.run(ask())).result()
+        with waiting("tool", "", f"the tools of MCP servers: {names}", START_SECONDS + AROUND_SECONDS):
+            lists = run_to_end(ask())
     except ToolFailure as failure:
         raise ConfigError(f"{where}: {failure}") from failure
     found: Offered = {}

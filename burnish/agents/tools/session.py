@@ -11,13 +11,13 @@ import inspect
 import math
 import reprlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from burnish.agents.guarded import awaited, closing_limit, finite, within
-from burnish.agents.parsers.base import ToolCall
+from burnish.agents.parsers import ToolCall
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
 from burnish.agents.tools.schema import BadArguments, read_arguments
 from burnish.errors import DataError, ToolFailure
@@ -76,26 +76,16 @@ class ToolSession:
             self._creating[call.name] = asyncio.ensure_future(self._within_limits(call.name, "create"))
         await asyncio.shield(self._creating[call.name])  # one caller's end is not that of the others
         try:
-            async with self._place(call.name):
+            async with AsyncExitStack() as place:
+                if (places := self._tools[call.name].places) is not None:
+                    # Without a limit: those before it have the limit of their calls.
+                    with waiting("tool", "", f"a slot at tool {call.name}", None):
+                        await place.enter_async_context(places)
                 returned = await self._within_limits(call.name, "execute", parameters)
         except ToolError as error:
             return result(str(error), "error")
         text, reward, metrics = returned
         return result(text, "ok", reward, metrics)
-
-    @asynccontextmanager
-    async def _place(self, name: str) -> AsyncIterator[None]:
-        """A slot at the tool, if it has few."""
-        places = self._tools[name].places
-        if places is None:
-            yield
-            return
-        with waiting("tool", "", f"a slot at tool {name}", None):  # those before it have the limit of their calls
-            await places.acquire()
-        try:
-            yield
-        finally:
-            places.release()
 
     async def trajectory_reward(self) -> float:
         """The sum of the rewards that the used tools give the whole trajectory."""

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from burnish.agents.endpoint.conversations import AnsweredCall, ConversationTree
+from burnish.agents.endpoint.session import AnsweredCall, ConversationTree
 from burnish.agents.server import Transcript
 from burnish.rollout.base import Completion
 

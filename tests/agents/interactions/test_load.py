@@ -61,7 +61,6 @@ def test_an_entry_may_take_the_place_of_a_built_in_one(file):
     "text, told",
     [
         ("[", "cannot be read"),
-        ("- {name: a}", "expected `interaction:` and a list of entries"),
         ("interaction: []", "expected `interaction:` and a list of entries"),
         ("interaction: [x]", "entry 0: an entry needs a name and a class_name, got 'x'"),
         ("interaction: [{class_name: own.py:Patient}]", "entry 0: an entry needs a name"),

@@ -83,16 +83,11 @@ def test_messages_of_the_trajectory_are_the_interactions_to_read_only():
     [
         ({"start": None}, "start_interaction returned None (NoneType); expected the instance id"),
         ({"respond": "done"}, "generate_response returned 'done' (str); expected (done, text, turn_score, data)"),
-        ({"respond": (True, "x", 1.0)}, "expected (done, text, turn_score, data)"),
         ({"respond": (1, "x", 1.0, {})}, "done=1 (int); expected True or False"),
         ({"respond": (True, None, 1.0, {})}, "text=None (NoneType); expected a string"),
         ({"respond": (True, "x", float("nan"), {})}, "turn_score=nan (float); expected a finite number"),
-        ({"respond": (True, "x", True, {})}, "turn_score=True (bool); expected a finite number"),
-        ({"respond": (True, "x", np.zeros(3), {})}, "turn_score=array([0., 0., 0.]) (ndarray)"),
-        ({"respond": (True, "x", 10**400, {})}, "expected a finite number"),
         ({"respond": (True, "x", 1.0, None)}, "data=None (NoneType); expected a mapping"),
         ({"score": float("inf")}, "calculate_score returned score=inf (float)"),
-        ({"score": "1"}, "calculate_score returned score='1' (str)"),
     ],
 )
 def test_what_the_contract_does_not_allow_is_a_failure_that_is_reported(answers, told):

@@ -122,8 +122,6 @@ def test_trajectories_run_at_the_same_time(run, scripted):
 class Ending:
     """Answers "4", and ends its turns as it is told."""
 
-    context = vocabulary = 10_000
-
     def __init__(self, tokenizer, *reasons):
         self.ids = tokenizer("4", add_special_tokens=False)["input_ids"]
         self.reasons = list(reasons)
@@ -163,8 +161,6 @@ def test_what_it_returns_is_the_reward_and_a_coroutine_function_may_even_block(r
         ("raise SystemExit(3)", ["raised SystemExit"]),
         ("return 'good'", ["returned a str; expected the reward, a finite number, or None"]),
         ("return float('nan')", ["returned nan; expected the reward"]),
-        ("return 10 ** 400", ["returned a int; expected the reward"]),
-        ("return True", ["returned a bool; expected the reward"]),
         (
             "ask(client, [{'role': 'user', 'content': 'x' * 100}])",
             ["118 tokens, over the limit of 64; raise data.max_prompt_length, or send less"],

@@ -124,7 +124,7 @@ def test_transcripts_are_the_recorded_states(number):
             masked = right["expected"]["responses_with_info_mask"][i][: len(transcript.ids)]
             assert transcript.mask == [int(bool(m)) for m in masked]
         else:
-            assert transcript.ids == before and transcript.is_truncated
+            assert transcript.ids == before and transcript.is_full
         rolled = strip(rolling["inputs"]["cur_responses"][i]), strip(rolling["inputs"]["next_obs_ids"][i])
         state = [*prompt, *rolled[0], *rolled[1]]
         if len(state) <= rolling["params"]["max_prompt_length"]:

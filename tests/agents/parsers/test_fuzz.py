@@ -300,22 +300,3 @@ def test_formats_of_text_carry_what_the_schema_tells(call_format):
         reads_back(call_format, name, arguments, tools)
 
     check()
-
-
-# As in a table of right answers: allowed values by argument; "" stands for an argument that may be left out.
-ANSWERS = {
-    "geometry.area": {"base": [10, 10.5], "unit": ["units", ""], "flags": [[True, None], []]},
-    "book": {"who": ["Anna \"the\" Ω", "it's"], "when": [{"day": 3, "at": ["9:00"]}], "sure": [True, False]},
-}  # fmt: skip
-KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
-
-
-@pytest.mark.parametrize("call_format", FORMATS)
-def test_every_allowed_answer_is_recovered(call_format):
-    for name, allowed in ANSWERS.items():
-        kinds = {key: {"type": "number" if key == "base" else KINDS[type(some[0])]} for key, some in allowed.items()}
-        for key, some in allowed.items():
-            for value in some:
-                arguments = {other: rest[0] for other, rest in allowed.items()} | {key: value}
-                arguments = {other: one for other, one in arguments.items() if one != ""}
-                reads_back(call_format, name, arguments, [schema(name, kinds)])

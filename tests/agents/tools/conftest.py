@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from burnish.agents.parsers.base import ToolCall
+from burnish.agents.parsers import ToolCall
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.load import load_tools
 from burnish.agents.tools.schema import function_schema

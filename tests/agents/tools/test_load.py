@@ -1,9 +1,7 @@
 """The tools of a YAML file: both forms, users' own code, and every mistake with its file and entry."""
 
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -37,9 +35,6 @@ MINE = """
     class Breaks(Echo):
         def __init__(self, config, tool_schema):
             raise KeyError("api_key")
-
-    class Narrow(Echo):
-        def __init__(self, config): ...
 
     class Other: ...
 """
@@ -122,20 +117,6 @@ def test_a_file_next_to_the_yaml_goes_before_one_in_the_working_directory(load, 
     assert load(mine("class_name: only_here.py:add"))["add"].__doc__ == "Elsewhere."
 
 
-def test_mcp_entries_are_handed_on(load, monkeypatch, make_tool, tmp_path):
-    seen, module = [], ModuleType("burnish.agents.tools.mcp")
-    module.load_mcp_tools = lambda *given: (seen.append(given), [make_tool("one"), make_tool("two")])[1]
-    monkeypatch.setitem(sys.modules, "burnish.agents.tools.mcp", module)
-    tools = load("tools: [{name: calculator}, {config: {type: mcp}, mcp: {servers: {}}}]")
-    assert [*tools] == ["calculator", "one", "two"]
-    ((entry, where, folder),) = seen
-    assert entry == {"config": {"type": "mcp"}, "mcp": {"servers": {}}} and where.endswith("tools.yaml, entry 1")
-    assert folder == tmp_path
-    module.load_mcp_tools = lambda *given: [make_tool("calculator")]
-    with pytest.raises(ConfigError, match="entry 1: the name calculator is taken by entry 0"):
-        load("tools: [{name: calculator}, {config: {type: mcp}}]")
-
-
 ADD = "tool_schema: {function: {name: add, parameters: {type: object, properties: {c: {}}}}}"
 
 
@@ -143,9 +124,7 @@ ADD = "tool_schema: {function: {name: add, parameters: {type: object, properties
     ("text", "words"),
     [
         ("", "expected `tools:` and a list of entries, got None"),
-        ("- {name: calculator}", "expected `tools:`"),
         ("tools: []", "expected `tools:`"),
-        ("tools: {name: calculator}", "expected `tools:`"),
         ("tools: [", "cannot be read (while parsing"),
         ("tools: [{name: calculator}]\nformat: hermes", "unknown key 'format' next to tools"),
         ("tools: [calculator]", "entry 0: an entry has class_name and tool_schema, or name; got 'calculator'"),
@@ -161,7 +140,7 @@ ADD = "tool_schema: {function: {name: add, parameters: {type: object, properties
         ("tools: [{name: calculator, config: 3}]", "entry 0: config=3 is not a mapping"),
         ("tools: [{name: python, config: {type: natve}}]", "config.type='natve': it is one of mcp, native; did you"),
         (mine("class_name: 3"), "entry 0: class_name=3: write package.module.Class or file.py:Class"),
-        (mine("class_name: my_tools.py:Ecko"), "it defines Abstract, Asks, Breaks, Echo, Narrow, Other, add, plain; "),
+        (mine("class_name: my_tools.py:Ecko"), "it defines Abstract, Asks, Breaks, Echo, Other, add, plain; "),
         (mine("class_name: no_file.py:Echo"), "there is no file no_file.py in"),
         (mine("class_name: no_such_package.mod.Echo"), "no module of that name"),
         (mine("class_name: my_tools.py:Other"), "is not a tool; derive it from BaseTool"),
@@ -169,7 +148,6 @@ ADD = "tool_schema: {function: {name: add, parameters: {type: object, properties
         (mine("class_name: my_tools.py:Echo"), "tool_schema is missing: Echo has no SCHEMA"),
         (mine(f"class_name: my_tools.py:Abstract, {ECHO}"), "could not be made with (config, tool_schema), config={}"),
         (mine(f"class_name: my_tools.py:Breaks, {ECHO}"), "KeyError: 'api_key'"),
-        (mine(f"class_name: my_tools.py:Narrow, {ECHO}"), "could not be made with (config, tool_schema)"),
         (mine(f"class_name: my_tools.py:Echo, {ECHO}, name: x"), "unknown key 'name'; it has class_name, config"),
         (mine("class_name: my_tools.py:Echo, tool_schema: {function: {}}"), "entry 0: tool_schema.function.name"),
         (mine("class_name: my_tools.py:add, config: {x: 1}"), "config has x, but a function takes none"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from burnish import waits
-from burnish.agents.parsers.base import ToolCall
+from burnish.agents.parsers import ToolCall
 from burnish.agents.tools import mcp, mcp_session
 from burnish.agents.tools.base import ToolError, ToolResponse
 from burnish.agents.tools.load import load_tools
@@ -447,7 +447,6 @@ def test_to_list_tools_is_a_wait(monkeypatch):
         ({"mcp": {"mcp_servers_config_path": "no.json"}}, "mcp.mcp_servers_config_path=no.json: cannot be read"),
         ("{", "mcp.mcp_servers_config_path=servers.json: cannot be read"),
         ('{"servers": {}}', "mcp.mcp_servers_config_path=servers.json: expected"),
-        ("[]", "mcp.mcp_servers_config_path=servers.json: expected"),
     ],
 )
 def test_mistakes_in_an_entry_are_reported_with_the_key_and_the_fix(tmp_path, changed, told):

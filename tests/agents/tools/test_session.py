@@ -13,7 +13,7 @@ import torch
 
 from burnish import waits
 from burnish.agents import guarded
-from burnish.agents.parsers.base import ToolCall
+from burnish.agents.parsers import ToolCall
 from burnish.agents.tools import ToolError, ToolResponse
 from burnish.errors import ToolFailure
 

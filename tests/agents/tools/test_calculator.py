@@ -11,9 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from burnish.agents.tools.arithmetic import DEEPEST, FUNCTIONS, LONGEST, evaluate
 from burnish.agents.tools.base import ToolError
-from burnish.agents.tools.calculator import CalculatorTool
+from burnish.agents.tools.calculator import DEEPEST, FUNCTIONS, LONGEST, CalculatorTool, evaluate
 
 
 def test_a_value_or_a_mistake_and_a_description_that_names_every_function(call):
