@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burnish.algorithms.advantages.optimal_token_baseline import optimal_token_baseline
-from burnish.algorithms.advantages.tir_optimal_token_baseline import tir_optimal_token_baseline
+from burnish.algorithms.advantages.optimal_token_baseline import optimal_token_baseline, tir_optimal_token_baseline
 from burnish.errors import BurnishError
 from tests.algorithms.helpers import assert_close, make_advantage_inputs
 from tests.recorded import each, golden

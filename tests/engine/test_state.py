@@ -19,7 +19,7 @@ from burnish.engine.trainable import Trainable
 from burnish.errors import CheckpointError
 from burnish.models.lora import add_adapter
 from tests.engine.updating import update as update_of
-from tests.models.files import edit_json
+from tests.models.helpers import edit_json
 
 STATE_FILES = {"masters.safetensors", "optimizer.safetensors", "rng.safetensors", "engine.json"}
 

@@ -13,7 +13,7 @@ from burnish.errors import ConfigError, ModelError
 from burnish.export import model
 from burnish.export.place import copy_tokenizer
 from burnish.models.tiny import write_tiny_model
-from tests.export.conftest import edit_json
+from tests.models.helpers import edit_json
 
 
 def test_an_adapter_is_merged_into_its_base(make_adapter, tiny_model, go, logits, tmp_path):

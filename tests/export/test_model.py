@@ -24,7 +24,7 @@ from burnish.export.place import copy_tokenizer
 from burnish.export.source import ExportRequest
 from burnish.models.loading import read_tokenizer
 from burnish.models.tiny import write_tiny_model
-from tests.export.conftest import edit_json
+from tests.models.helpers import edit_json
 
 CLEAN = {
     "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
