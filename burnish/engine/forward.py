@@ -20,7 +20,7 @@ from burnish.engine.sharding import run
 from burnish.errors import ConfigError, ModelError
 from burnish.models.backbones import FusedBackbone, PaddedBackbone, backbone_for
 from burnish.models.ulysses import KEY, Ulysses
-from burnish.ops.linear_log_probs import check_arguments, linear_log_probs
+from burnish.ops.linear_log_probs import linear_log_probs
 from burnish.ops.varlen_attention import Sequences
 
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ class Forward:
         self, packed: PackedBatch, temperature: float = 1.0, outputs: Sequence[str] = ("log_prob",)
     ) -> dict[str, Tensor]:
         """The named `outputs` of each response token under softmax(logits / temperature): (B, R), 0 elsewhere."""
-        check_arguments(outputs, temperature)
+        if unknown := set(outputs) - OUTPUTS.keys():
+            raise ValueError(f"outputs={sorted(unknown)}: this pass gives {list(OUTPUTS)}")
+        if temperature <= 0:
+            raise ValueError(
+                f"temperature={temperature}: log-probs need a temperature above 0 (greedy sampling uses 1)"
+            )
 
         def compute() -> dict[str, Tensor]:
             head, targets = self.module.get_output_embeddings(), packed.targets

@@ -22,7 +22,7 @@ TABLE = AlgorithmTable(
         "rloo_vectorized": Entry("burnish.algorithms.advantages.rloo:rloo", GROUPS),
         "reinforce_plus_plus": Entry("burnish.algorithms.advantages.reinforce_plus_plus:reinforce_plus_plus"),
         "reinforce_plus_plus_baseline": Entry(
-            "burnish.algorithms.advantages.reinforce_plus_plus_baseline:reinforce_plus_plus_baseline", GROUPS
+            "burnish.algorithms.advantages.reinforce_plus_plus:reinforce_plus_plus_baseline", GROUPS
         ),
         "remax": Entry("burnish.algorithms.advantages.remax:remax", Needs(greedy_baseline=True)),
         "opo": Entry("burnish.algorithms.advantages.opo:opo", GROUPS),
