@@ -119,20 +119,6 @@ def test_equal_to_a_plain_loop(name, seed, uids, width, filled, weighted, tail):
 
 
 @either
-def test_a_lone_position_keeps_its_return_and_a_group_of_one_always_does(name):
-    inputs = dataclasses.replace(
-        random_inputs(3, uids="aaab", width=5),
-        response_mask=torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]),
-    )
-    kept, returns = ESTIMATORS[name](inputs)
-    own, _ = ESTIMATORS[name](inputs, handle_zero_tail=False)
-    assert torch.equal(kept[0, 3:], returns[0, 3:]) and returns[0, 3:].all()
-    assert not own[0, 3:].any()  # its own return was the baseline
-    assert torch.equal(kept[:, :3], own[:, :3])
-    assert torch.equal(kept[3], returns[3]) and torch.equal(own[3], returns[3])
-
-
-@either
 @given(
     reward=st.floats(-1e6, 1e6, width=32),
     lengths=st.lists(st.integers(0, 6), min_size=2, max_size=20),

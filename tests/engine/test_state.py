@@ -265,7 +265,6 @@ def facts(**changes):
         ("engine.json", facts(optimizer="Lion"), "written with optim.optimizer=Lion, this run has AdamW"),
         ("engine.json", facts(parts={}), "engine.json is damaged: it has no valid parts"),
         ("engine.json", facts(step={}), "engine.json is damaged: it has no valid step"),
-        ("engine.json", facts(step=1.5), "engine.json is damaged: it has no valid step"),
         ("engine.json", facts(step=-4), "engine.json is damaged: step=-4 is no number of updates"),
         ("engine.json", facts(step=True), "engine.json is damaged: step=True is no number of updates"),
         ("engine.json", facts(optimizer={}), "engine.json is damaged: it has no valid optimizer"),

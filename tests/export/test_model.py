@@ -154,7 +154,7 @@ def untie(folder, **settings):
     ("corrupt", "words"),
     [
         (lambda f: spoil(f, lambda t: t["model.embed_tokens.weight"][7].zero_()), "model.embed_tokens.weight"),
-        (lambda f: spoil(f, lambda t: t["model.layers.1.mlp.up_proj.weight"].mul_(1.0001)), "1.mlp.up_proj.weight"),
+        (lambda f: spoil(f, lambda t: t["model.norm.weight"].view(torch.int32)[3].add_(1)), "model.norm.weight is not"),
         (lambda f: spoil(f, lambda t: t.pop("model.norm.weight")), "the weights lack model.norm.weight"),
         # all weights are the same, but the log-probs differ
         (
