@@ -1,4 +1,4 @@
-"""The fused decoder against the HF module whose parameters it shares."""
+"""The fused decoder against the HF module whose parameters it shares. Adapters: tests/rollout/native, test_lora.py."""
 
 import copy
 
@@ -7,9 +7,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from burnish.config.model import ModelConfig
 from burnish.models.decoders import FusedDecoder, ModuleDecoder, decoder_for
-from burnish.models.lora import add_adapter
 from burnish.ops.paged_attention import LayerKV, Paged
 
 CONTEXT, BLOCK = 64, 16
@@ -257,25 +255,6 @@ def test_wrapped_models_and_other_adapters_are_refused():
     wrapped = peft.get_peft_model(module, peft.LoraConfig(target_modules=["q_proj"], r=2, use_dora=True))
     assert "PeftModel is not one of" in FusedDecoder.problem(wrapped)
     assert "q_proj is a peft.tuners.lora" in FusedDecoder.problem(module)
-
-
-@pytest.mark.parametrize("targets", [["all-linear"], ["k_proj", "up_proj"], ["o_proj", "down_proj"]])
-def test_an_adapter_is_added_to_the_projections(targets):
-    pytest.importorskip("peft")
-    module = build("qwen2")
-    [sequence] = sequences_of(module, lengths=[20])
-    plain = plain_logits(module, sequence)
-    add_adapter(module, ModelConfig(path="base", lora_rank=3, lora_alpha=12, target_modules=targets), seed=0)
-    assert FusedDecoder.problem(module) is None
-    decoder = FusedDecoder(module, CONTEXT)
-    agree(Lines(module, decoder, [sequence]).run([20])[0], plain)  # B is 0
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if "lora_B" in name:  # written in place, as an optimiser does
-                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name))) * 0.1)
-    expected = plain_logits(module, sequence)
-    assert not torch.allclose(expected, plain, atol=1e-2)
-    agree(Lines(module, decoder, [sequence]).run([20])[0], expected)
 
 
 def test_made_in_inference_mode_it_can_be_trained_and_outside_of_it_builds_no_graph():
