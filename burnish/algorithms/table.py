@@ -73,23 +73,20 @@ class AlgorithmTable:
 
     def _entry(self, name: str) -> Entry:
         if name in self.entries:
-            return self._checked(self.entries[name], name)
-        if ":" in name:
+            entry = self.entries[name]
+        elif ":" in name:
             function = self._import(name)
             entry = getattr(function, "entry", None) or Entry(function, getattr(function, "needs", NOTHING))
-            return self._checked(entry, name)
-        near = difflib.get_close_matches(name.lower(), self.entries, n=1)
-        hint = f", did you mean {near[0]!r}?" if near else ""
-        if name.lower() in self.elsewhere:
-            hint = f": {self.elsewhere[name.lower()]}"
-        raise ConfigError(
-            f"{self.key}={name}: no such name{hint}. There are {', '.join(sorted(self.entries))}; a custom "
-            "function is named by its import path, my.module:function"
-        )
-
-    def _checked(self, entry: Entry, name: str) -> Entry:
-        """Refuse needs that the run cannot read: a user's own are whatever was written."""
-        needs, whose = entry.needs, f"{self.key}={name}: its needs"
+        else:
+            near = difflib.get_close_matches(name.lower(), self.entries, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            if name.lower() in self.elsewhere:
+                hint = f": {self.elsewhere[name.lower()]}"
+            raise ConfigError(
+                f"{self.key}={name}: no such name{hint}. There are {', '.join(sorted(self.entries))}; a custom "
+                "function is named by its import path, my.module:function"
+            )
+        needs, whose = entry.needs, f"{self.key}={name}: its needs"  # a user's own are whatever was written
         if not isinstance(needs, Needs):
             raise ConfigError(f"{whose} are of type {type(needs).__name__}; they must be a burnish.config.Needs(...)")
         if not isinstance(needs.outputs, tuple) or not all(output in OUTPUTS for output in needs.outputs):

@@ -41,10 +41,6 @@ class MicroBatch:
     max_sequences: int | None = None
     max_tokens: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.max_sequences is not None and self.max_tokens is not None:
-            raise ValueError("a micro-batch is bounded by sequences or by tokens; give one of them")
-
     @classmethod
     def choose(cls, by_tokens: bool, tokens: int, sequences: int | None) -> "MicroBatch":
         """A bound on tokens (`use_dynamic_bsz`), or one on sequences."""

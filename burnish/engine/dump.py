@@ -54,7 +54,6 @@ OF_TOKENS = (  # (B, R), as far as they are there
     "response_mask", "advantages", "values", "returns", "process_ref_log_prob", "old_log_probs", "rollout_log_probs",
     "ref_log_prob", "rollout_is_weights", "loss_mask", "chosen",
 )  # fmt: skip
-SIDES = {"rm": 2}  # sequences in a row
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def read_dump(folder: str | Path) -> Dump:
         kinds = {"command": str, "config": dict, "versions": dict}
         command, config, found = (_typed(facts, name, kind) for name, kind in kinds.items())
         if role_needs := NEEDED.get(update.role):
-            _check_columns(batch, role_needs, SIDES.get(update.role, 1))
+            _check_columns(batch, role_needs, sides=2 if update.role == "rm" else 1)
         return Dump(folder, command, update, config, {name: str(version) for name, version in found.items()}, batch)
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
@@ -173,7 +172,7 @@ def _typed(facts: Mapping[str, Any], name: str, kind: type) -> Any:
 
 
 def _check_columns(batch: DataProto, needed: tuple[str, ...], sides: int) -> None:
-    """ValueError where the columns of a mini-batch are not those, or do not fit together."""
+    """ValueError where the columns of a mini-batch, of so many sequences in a row, are not those or do not fit."""
     columns = batch.batch
     if missing := [name for name in needed if columns is None or name not in columns]:
         raise ValueError(f"{TENSORS}: no column {missing[0]}")

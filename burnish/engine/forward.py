@@ -20,7 +20,7 @@ from burnish.engine.sharding import run
 from burnish.errors import ConfigError, ModelError
 from burnish.models.backbones import FusedBackbone, PaddedBackbone, backbone_for
 from burnish.models.ulysses import KEY, Ulysses
-from burnish.ops.linear_log_probs import check_arguments, linear_log_probs
+from burnish.ops.linear_log_probs import linear_log_probs
 from burnish.ops.varlen_attention import Sequences
 
 if TYPE_CHECKING:
@@ -64,18 +64,26 @@ class Forward:
         self, packed: PackedBatch, temperature: float = 1.0, outputs: Sequence[str] = ("log_prob",)
     ) -> dict[str, Tensor]:
         """The named `outputs` of each response token under softmax(logits / temperature): (B, R), 0 elsewhere."""
-        check_arguments(outputs, temperature)
+        if unknown := set(outputs) - OUTPUTS.keys():
+            raise ValueError(f"outputs={sorted(unknown)}: this pass gives {list(OUTPUTS)}")
+        if temperature <= 0:
+            raise ValueError(
+                f"temperature={temperature}: log-probs need a temperature above 0 (greedy sampling uses 1)"
+            )
 
         def compute() -> dict[str, Tensor]:
             head, targets = self.module.get_output_embeddings(), packed.targets
-            log_probs: Callable[..., dict[str, Tensor]] = self._plain_log_probs
-            if self.fuses_head and type(head) is nn.Linear:
-                log_probs = self._fused_log_probs
-            results = self._at_places(
-                _line(packed),
-                packed.source,
-                lambda states, which: log_probs(states, head, targets[which], temperature, outputs),
-            )
+
+            def of_states(states: Tensor, which: slice) -> Mapping[str, Tensor]:
+                if not self.fuses_head or type(head) is not nn.Linear:
+                    return self._plain_log_probs(states, head, targets[which], temperature, outputs)
+                scale, softcap = _logit_settings(self.module)
+                return linear_log_probs(
+                    states, head.weight, targets[which], tuple(outputs),
+                    bias=head.bias, temperature=temperature, scale=scale, softcap=softcap,
+                )  # fmt: skip
+
+            results = self._at_places(_line(packed), packed.source, of_states)
             return {name: packed.scatter(results[name]) for name in outputs}
 
         return run(self.module, compute)
@@ -129,15 +137,6 @@ class Forward:
             own, here = self.ulysses.own(places, len(line[0]))
         values = of_states(self.backbone(*line)[here], own)
         return values if self.ulysses is None else self.ulysses.whole(values, own, len(places))
-
-    def _fused_log_probs(
-        self, states: Tensor, head: nn.Linear, targets: Tensor, temperature: float, outputs: Sequence[str]
-    ) -> dict[str, Tensor]:
-        scale, softcap = _logit_settings(self.module)
-        return linear_log_probs(
-            states, head.weight, targets, tuple(outputs),
-            bias=head.bias, temperature=temperature, scale=scale, softcap=softcap,
-        )  # fmt: skip
 
     def _plain_log_probs(
         self, states: Tensor, head: nn.Module, targets: Tensor, temperature: float, outputs: Sequence[str]

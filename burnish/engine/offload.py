@@ -17,7 +17,6 @@ from burnish.engine.sharding import local
 
 if TYPE_CHECKING:
     from burnish.config.fsdp import FSDPConfig
-    from burnish.config.model import ModelConfig
 
 SCARCE = "cuda"  # the kind of device whose memory is spared
 SMALLEST = 2**20  # bytes; less is not worth a copy
@@ -25,19 +24,12 @@ LEAVING = 4  # storages that may be on their way to the host before the computat
 AHEAD = 4  # storages brought back before the backward pass asks for them
 
 
-@dataclass(frozen=True)
-class Offload:
-    activations: bool = False
-    optimizer: bool = False
+def moves_state(fsdp: "FSDPConfig | None", *, is_sharded: bool) -> bool:
+    """Whether masters and moments wait on the host (`optimizer_offload`).
 
-    @classmethod
-    def of(cls, model: "ModelConfig", fsdp: "FSDPConfig | None" = None, *, is_sharded: bool = False) -> "Offload":
-        """By the keys of a model; without `fsdp_config` the optimiser stays on the device.
-
-        With FSDP2's own offload the optimiser steps in host memory, where masters and moments are anyway.
-        """
-        steps_on_host = is_sharded and fsdp is not None and fsdp.offload_policy
-        return cls(model.enable_activation_offload, fsdp is not None and fsdp.optimizer_offload and not steps_on_host)
+    With FSDP2's own offload they are there anyway, and the optimiser steps there.
+    """
+    return fsdp is not None and fsdp.optimizer_offload and not (is_sharded and fsdp.offload_policy)
 
 
 @contextmanager

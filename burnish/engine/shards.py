@@ -7,7 +7,8 @@ which would have to wait for training where a checkpoint is written in the backg
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,12 @@ class StoredTensors:
         """Fill `out` with the rows that are `held` of a tensor; no other rows are read."""
         for piece in self._pieces[name]:
             start, stop = max(piece.start, held.start), min(piece.stop, held.stop)
-            try:
+            with reading(piece.path):
                 if not piece.whole:
                     out.copy_(piece.file.get_tensor(name))
                 elif start < stop:
                     rows = piece.file.get_slice(name)[start - piece.start : stop - piece.start]
                     out[start - held.start : stop - held.start].copy_(rows)
-            except (SafetensorError, OSError) as error:
-                raise _damaged(piece.path, error) from error
 
     def _check_rows(self, name: str, pieces: list[_Piece]) -> None:
         first, reached = pieces[0], 0
@@ -102,12 +101,8 @@ class StoredTensors:
 
 def _pieces(path: Path, save: str | None) -> dict[str, _Piece]:
     """What a file has, by tensor; with `save` it is one of several."""
-    try:
+    with reading(path):
         file: Any = safe_open(path, framework="pt")
-    except FileNotFoundError as error:
-        raise CheckpointError(f"checkpoint {path.parent} is incomplete: {path.name} is missing") from error
-    except (SafetensorError, OSError) as error:
-        raise _damaged(path, error) from error
     rows = None if save is None else _rows(path, file.metadata(), save)
     found = {}
     for name in file.keys():  # noqa: SIM118 - a safetensors file is no dict
@@ -142,5 +137,12 @@ def _rows(path: Path, metadata: Mapping[str, str] | None, save: str) -> dict[str
     return rows
 
 
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"checkpoint file {path} is truncated or damaged: {error}")
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """CheckpointError where a file of tensors is missing or cannot be read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CheckpointError(f"checkpoint {path.parent} is incomplete: {path.name} is missing") from error
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"checkpoint file {path} is truncated or damaged: {error}") from error

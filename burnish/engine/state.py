@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from burnish.config.actor import PARTS
 from burnish.engine.mesh import Mesh
 from burnish.engine.sharding import checksums, computes_in, local, reshard, slices_of, whole_buckets
-from burnish.engine.shards import StoredTensors, head
+from burnish.engine.shards import StoredTensors, head, reading
 from burnish.errors import CheckpointError
 from burnish.models.folder import ENGINE, MASTERS, OPTIMIZER, RNG, SHARDED, shard_names
 from burnish.models.loading import quiet_transformers
@@ -375,12 +374,8 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 
 def _read_random_state(path: Path, device: torch.device) -> dict[str, Tensor]:
     """The states in a file; those that will be used are tried on a generator of their kind."""
-    try:
+    with reading(path):
         tensors = load_file(path)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"checkpoint {path.parent} is incomplete: {path.name} is missing") from error
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"checkpoint file {path} is truncated or damaged: {error}") from error
     if "cpu" not in tensors:
         raise CheckpointError(f"checkpoint file {path} is damaged: it has no random state of the CPU")
     for kind in tensors.keys() & {"cpu", device.type}:

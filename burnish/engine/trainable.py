@@ -22,7 +22,7 @@ from burnish.engine import state
 from burnish.engine.batching import MicroBatch, passes
 from burnish.engine.forward import Forward
 from burnish.engine.mesh import Mesh
-from burnish.engine.offload import HostState, Offload, activation_offload
+from burnish.engine.offload import HostState, activation_offload, moves_state
 from burnish.engine.optim import clip_gradients, learning_rate, make_optimizer
 from burnish.engine.sharding import local, reshard, shard, slices_of
 from burnish.protocol import DataProto
@@ -100,7 +100,8 @@ class Trainable:
         With a `mesh` the module is sharded as `fsdp` says, from wherever it is to `device`.
         """
         model = model or ModelConfig()
-        self.offload = Offload.of(model, fsdp, is_sharded=mesh is not None)
+        self.moves_activations = model.enable_activation_offload
+        self.moves_state = moves_state(fsdp, is_sharded=mesh is not None)
         self.device, self.mesh = torch.device(device), mesh
         self.module = module if mesh else nn.Module.to(module, device)  # in place; HF types its own `to` wrongly
         self.forward = Forward(self.module, model, mesh=mesh)
@@ -138,7 +139,7 @@ class Trainable:
         self._forget_gradients()
         parts: list[Metrics] = []
         for rows, counts in passes(_lengths(batch), micro, self.mesh):
-            with activation_offload(self.module, self.device) if self.offload.activations else nullcontext():
+            with activation_offload(self.module, self.device) if self.moves_activations else nullcontext():
                 loss, metrics = loss_fn(batch[rows].to(self.device))
                 (loss if counts else loss * 0).backward()
             self._collect_gradients()
@@ -218,7 +219,7 @@ class Trainable:
     def _update_state(self) -> Iterator[Tensor]:
         """What only an update reads, and waits in host memory between updates: masters that are not the parameters
         themselves (slices are, and stay), and the optimiser's moments."""
-        if not self.offload.optimizer:
+        if not self.moves_state:
             return
         if self.mesh is None:
             yield from (master for name, master in self.masters.items() if master is not self.parameters[name])

@@ -103,13 +103,11 @@ def backbone_for(
 class FusedBackbone:
     """`FusedBackbone(backbone)(ids, positions, sequences)`: hidden states (T, C) after the last norm.
 
-    See `llama.problem` for the backbones that it takes. Gradient checkpointing follows the module: where it is on and
+    It takes the backbones that have no `llama.problem`. Gradient checkpointing follows the module: where it is on and
     the module trains, a layer keeps its input alone and runs again in the backward pass.
     """
 
     def __init__(self, backbone: "PreTrainedModel") -> None:
-        if problem := llama.problem(backbone):
-            raise ValueError(f"the fused pass cannot run this model: {problem}")
         self.backbone = backbone
         self.layers = llama.layers(backbone, llama.Projection)
         for layer in self.layers:  # now, before anybody else notes where the parameters are

@@ -61,7 +61,7 @@ class _Weights(NamedTuple):
 
 
 class FusedDecoder:
-    """`FusedDecoder(module, context)(ids, positions, kv, where, keep)`: logits (n, V). See `problem` for what it takes.
+    """`FusedDecoder(module, context)(ids, positions, kv, where, keep)`: logits (n, V), of a module without a `problem`.
 
     No gradients: every tensor it reads is detached.
     """
@@ -83,8 +83,6 @@ class FusedDecoder:
     @torch.inference_mode(False)
     @torch.no_grad()
     def __init__(self, module: "PreTrainedModel", context: int) -> None:
-        if problem := self.problem(module):
-            raise ValueError(f"the fused decoder cannot run this model: {problem}")
         decoder = module.model
         self._layers = llama.layers(decoder, _Weights.of, Tensor.detach)
         self._embedding = decoder.embed_tokens.weight.detach()  # (V, C)

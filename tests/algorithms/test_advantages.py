@@ -19,14 +19,13 @@ from burnish.algorithms.advantages.opo import opo
 from burnish.algorithms.advantages.reinforce_plus_plus import reinforce_plus_plus
 from burnish.algorithms.advantages.remax import remax
 from burnish.algorithms.advantages.rloo import rloo
-from burnish.errors import BurnishError, ConfigError
+from burnish.errors import BurnishError
 from tests.algorithms.helpers import assert_close, make_advantage_inputs
 from tests.recorded import each, golden
 
 NAMES = list(TABLE.entries)
-# Those that compare the scores of a group. The token baselines weigh tokens and prime adds a process reward: with
-# equal scores they need not be 0.
-OUTCOME = [n for n in NAMES if needs_of(n).groups and not (needs_of(n).outputs or needs_of(n).process_reward)]
+# Those that compare the scores of a group. The token baselines weigh tokens: with equal scores they need not be 0.
+OUTCOME = [n for n in NAMES if needs_of(n).groups and not needs_of(n).outputs]
 # the token baselines have their own file
 CASES = [c for c in golden("advantages") if not c["params"]["estimator"].endswith("optimal_token_baseline")]
 RECORDED = [case for case in CASES if "raises" not in case["expected"]]
@@ -190,7 +189,7 @@ REWARD = st.floats(-1e6, 1e6, width=32)
 @example(rewards=[(0.7, 1e-7), (0.3, 1e-8)], parts=(0.1, 0.7), size=7, norm=True, seed=1)
 @settings(max_examples=40, deadline=None)
 def test_equal_rewards_in_each_group_give_exactly_zero(name, rewards, parts, size, norm, seed):
-    """Each group has its reward, in two parts that stand anywhere in its responses."""
+    """Each group has its reward, in two parts that stand anywhere in its responses; all tokens one process reward."""
     random = torch.Generator().manual_seed(seed)
     groups, rows = len(rewards), size * len(rewards)
     where = torch.rand(rows, 6, generator=random).argsort(-1)[:, :2]
@@ -204,7 +203,8 @@ def test_equal_rewards_in_each_group_give_exactly_zero(name, rewards, parts, siz
         gdpo_reward_keys=PARTS if groups % 2 else None,
     )
     components = {key: torch.full((rows,), part, dtype=torch.float64) for key, part in zip(PARTS, parts, strict=True)}
-    advantages, _ = TABLE.load(name)(dataclasses.replace(inputs, reward_components=components))
+    given_ = {"reward_components": components, "process_rewards": torch.full((rows, 6), parts[0])}
+    advantages, _ = TABLE.load(name)(dataclasses.replace(inputs, **given_))
     assert not advantages.any()
 
 
@@ -305,11 +305,7 @@ def test_gdpo_does_not_let_a_wide_part_drown_another():
     assert not torch.allclose(swapped, want, atol=0.1)
 
 
-@pytest.mark.parametrize(("keys", "weights"), [(["style", "truth"], [1.0]), (["style"], []), (None, [1.0])])
-def test_gdpo_needs_each_part_and_a_weight_for_each_key(keys, weights):
-    inputs = gdpo_inputs(gdpo_reward_keys=keys, gdpo_reward_weights=weights)
-    with pytest.raises(ConfigError, match=r"algorithm.gdpo_reward_weights=\[.*one weight for each of .*reward_keys"):
-        gdpo(inputs)
+def test_gdpo_needs_each_part():
     inputs = gdpo_inputs(gdpo_reward_keys=["style", "length", "truth"])
     with pytest.raises(BurnishError, match=r"and length is missing: declare Needs\(reward_components=True\)"):
         gdpo(inputs)

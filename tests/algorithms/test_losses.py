@@ -130,10 +130,3 @@ def test_a_missing_tensor_is_named_and_terms_that_are_off_are_not_there(config, 
         loss, metrics = everything(inputs)
         assert loss.item() == vanilla(inputs)[0].item()
         assert set(metrics) == {"actor/pg_loss", "actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/ppo_kl"}
-
-
-def test_loss_scale_factor_replaces_the_maximum_length():
-    mode = "seq-mean-token-sum-norm"
-    by_length, _ = vanilla(policy_batch(loss_agg_mode=mode))  # max_response_length is 11
-    by_factor, _ = vanilla(policy_batch(loss_agg_mode=mode, loss_scale_factor=22))
-    assert by_factor.item() == pytest.approx(by_length.item() / 2)

@@ -187,6 +187,7 @@ def test_far_from_the_old_policy_everything_stays_finite(name, distance, sign):
     inputs = with_choice(name, dataclasses.replace(inputs, **far))
     loss, metrics, slope = gradient(losses.policy_loss(name), inputs, "log_prob")
     assert loss.isfinite() and slope.isfinite().all()
+    assert name != "vanilla" or not slope.any(), "it stops beyond ±20 and at the second clip"
     assert all(math.isfinite(value) for value in merge([metrics]).values())
 
 
@@ -209,18 +210,6 @@ def test_log_ratios_are_held_at_their_bound(name, distance):
     if name in BOUND and distance > 0:
         sign = -1 if name in ("cispo", "dppo_tv", "dppo_kl") else 1
         assert loss.item() == pytest.approx(sign * math.exp(BOUND[name]))
-
-
-def test_vanilla_stops_the_gradient_far_from_the_old_policy():
-    inputs, vanilla = policy_batch(), losses.policy_loss("vanilla")
-    inside, ones = inputs.response_mask.bool(), torch.ones_like(inputs.advantages)
-    gone = dataclasses.replace(inputs, log_prob=inputs.old_log_prob - 200, advantages=ones)
-    _, metrics, slope = gradient(vanilla, gone, "log_prob")
-    assert merge([metrics])["actor/ppo_kl"] == 20 and not slope.any()
-    exploded = dataclasses.replace(inputs, log_prob=inputs.old_log_prob + 200, advantages=-ones)
-    loss, _, slope = gradient(vanilla, exploded, "log_prob")
-    capped = 3 * inputs.rollout_is_weights[inside].mean()  # clip_ratio_c times the advantage
-    assert loss.item() == pytest.approx(capped.item()) and not slope.any()
 
 
 @pytest.mark.parametrize("name", ["dro", "kl_cov"])

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burnish.algorithms.advantages.optimal_token_baseline import optimal_token_baseline
-from burnish.algorithms.advantages.tir_optimal_token_baseline import tir_optimal_token_baseline
+from burnish.algorithms.advantages.optimal_token_baseline import optimal_token_baseline, tir_optimal_token_baseline
 from burnish.errors import BurnishError
 from tests.algorithms.helpers import assert_close, make_advantage_inputs
 from tests.recorded import each, golden
@@ -117,20 +116,6 @@ def test_equal_to_a_plain_loop(name, seed, uids, width, filled, weighted, tail):
     inputs = random_inputs(seed, uids, width, filled, weighted)
     for got, want in zip(ESTIMATORS[name](inputs, tail), plain_loop(inputs, name, tail), strict=True):
         assert_close(got, want)
-
-
-@either
-def test_a_lone_position_keeps_its_return_and_a_group_of_one_always_does(name):
-    inputs = dataclasses.replace(
-        random_inputs(3, uids="aaab", width=5),
-        response_mask=torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]),
-    )
-    kept, returns = ESTIMATORS[name](inputs)
-    own, _ = ESTIMATORS[name](inputs, handle_zero_tail=False)
-    assert torch.equal(kept[0, 3:], returns[0, 3:]) and returns[0, 3:].all()
-    assert not own[0, 3:].any()  # its own return was the baseline
-    assert torch.equal(kept[:, :3], own[:, :3])
-    assert torch.equal(kept[3], returns[3]) and torch.equal(own[3], returns[3])
 
 
 @either

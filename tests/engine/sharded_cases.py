@@ -27,7 +27,7 @@ from burnish.errors import CheckpointError
 from burnish.models.loading import load_causal_lm, load_tokenizer, load_value_model
 from burnish.workers.model_worker import ModelFolder
 from tests.engine.updating import uneven_rows, update
-from tests.models.files import edit_json
+from tests.models.helpers import edit_json
 
 MICRO = MicroBatch(max_sequences=2)
 KINDS = {  # how a model is made
@@ -191,7 +191,6 @@ MOMENTS = "optimizer-00002-of-00002.safetensors"
 NORM, FACTS = "model.norm.weight", "engine.json"
 DAMAGE = {  # what is done to a folder that two processes wrote, and what is said then
     "missing": (lambda f: (f / SECOND).unlink(), f"is incomplete: {SECOND} is missing"),
-    "missing moments": (lambda f: (f / MOMENTS).unlink(), f"is incomplete: {MOMENTS} is missing"),
     "cut off": (lambda f: (f / SECOND).write_bytes((f / SECOND).read_bytes()[:-9]), f"{SECOND} is truncated"),
     "no rows": (lambda f: edit(f / SECOND, without(NORM)), f"no file has the rows of {NORM} from 16 on"),
     "fewer rows": (
@@ -213,10 +212,6 @@ DAMAGE = {  # what is done to a folder that two processes wrote, and what is sai
         lambda f: edit(f / SECOND, lambda t: t | {NORM: t[NORM].bfloat16()}),
         f"masters.safetensors is damaged: {NORM} is of type torch.bfloat16",
     ),
-    "moments type": (
-        lambda f: edit(f / MOMENTS, lambda t: t | {f"exp_avg.{NORM}": t[f"exp_avg.{NORM}"].long()}),
-        f"optimizer.safetensors is damaged: exp_avg.{NORM} is of type torch.int64",
-    ),
     "other run": (
         lambda f: shutil.copy(f.parent / "two" / "lora" / SECOND, f / SECOND),
         f"{SECOND} belongs to another checkpoint than the other files",
@@ -231,8 +226,6 @@ DAMAGE = {  # what is done to a folder that two processes wrote, and what is sai
         f"{FACTS} is damaged: shards=1 is no number of several files",
     ),
     "more shards": (lambda f: edit_json(f / FACTS, shards=3), "masters-00001-of-00003.safetensors is missing"),
-    "format": (lambda f: edit_json(f / FACTS, format=4), "is not of a format this version reads"),
-    "random": (lambda f: save_file({"cpu": torch.zeros(3)}, f / "rng.safetensors"), "rng.safetensors is damaged"),
 }
 
 

@@ -14,7 +14,7 @@ from burnish.engine import dump as dumps
 from burnish.engine.dump import KEPT, BadSteps, Update, dump_folder, read_dump, versions
 from burnish.engine.trainable import Trainable
 from burnish.errors import CheckpointError
-from tests.models.files import edit_json
+from tests.models.helpers import edit_json
 
 METRICS = {"loss": float("nan"), "grad_norm": float("inf"), "actor/pg_loss": 0.1, "lr": 1e-6, "bad_step": 1.0}
 

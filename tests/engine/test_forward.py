@@ -16,6 +16,7 @@ from burnish.engine.packing import pack
 from burnish.errors import ConfigError
 from burnish.models.backbones import FusedBackbone, PackedBackbone, PaddedBackbone
 from burnish.ops.varlen_attention import Sequences
+from tests.models.helpers import shaken
 from tests.recorded import each, golden
 from tests.rollout.native.models import build
 
@@ -98,20 +99,10 @@ def gradients(module, outputs):
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
-def shaken(name):
-    """A family's small model with weights large enough that attention and caps are felt."""
-    module = build(name, FAMILIES[name]).train()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return module
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_way_gives_the_values_and_gradients_of_each_sequence_alone(family, way, batch, sequences):
-    module = shaken(family)
+    module = shaken(build(family, FAMILIES[family]).train(), seed=1, width=0.1)  # attention and caps are felt
     expected = reference(module, sequences, 0.7)
     wanted = gradients(module, expected)
     run = Forward(module, WAYS[way])

@@ -1,6 +1,5 @@
 """Things to export: a run folder with real checkpoints, adapters with random weights; and `export` without flags."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from burnish.engine.trainable import Trainable
 from burnish.export import ExportReport, ExportRequest, export
 from burnish.models.loading import load_causal_lm, load_tokenizer, load_value_model
 from burnish.trainer.checkpoint import CheckpointStore, link_model_files
+from tests.models.helpers import shaken
 
 IDS = torch.randint(3, 250, (2, 31), generator=torch.Generator().manual_seed(1))
 
@@ -40,20 +40,6 @@ def run(tiny_model, tmp_path_factory) -> Path:
     save(10)
     save(20)
     return folder
-
-
-def edit_json(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
-def shaken(module: torch.nn.Module, seed: int, width: float = 0.05) -> torch.nn.Module:
-    """The module with something random added to each weight that is trained."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn(parameter.shape, generator=generator) * width)
-    return module
 
 
 @pytest.fixture

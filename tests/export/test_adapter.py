@@ -12,8 +12,7 @@ from transformers import AutoModelForTokenClassification
 from burnish.errors import ConfigError, ModelError
 from burnish.export import model
 from burnish.export.place import copy_tokenizer
-from burnish.models.tiny import write_tiny_model
-from tests.export.conftest import edit_json
+from tests.models.helpers import edit_json
 
 
 def test_an_adapter_is_merged_into_its_base(make_adapter, tiny_model, go, logits, tmp_path):
@@ -202,10 +201,6 @@ def test_the_base_has_to_be_there_and_to_fit_and_is_for_adapters_only(make_adapt
     with pytest.raises(ModelError, match=missing):
         go(adapter)
     go(adapter, base=str(moved))
-    other = write_tiny_model(tmp_path / "small", hidden_size=64)
-    with pytest.raises(ModelError, match=r"does not fit the base model: size mismatch for .*name .* --base") as caught:
-        go(adapter, "other", base=str(other))
-    assert "\n" not in str(caught.value)
     edit_json(adapter / "adapter_config.json", base_model_name_or_path=None)
     with pytest.raises(ModelError, match=r"adapter_config\.json names no base model; give its folder with --base"):
         go(adapter, "other")

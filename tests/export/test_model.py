@@ -24,7 +24,7 @@ from burnish.export.place import copy_tokenizer
 from burnish.export.source import ExportRequest
 from burnish.models.loading import read_tokenizer
 from burnish.models.tiny import write_tiny_model
-from tests.export.conftest import edit_json
+from tests.models.helpers import edit_json
 
 CLEAN = {
     "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
@@ -154,7 +154,7 @@ def untie(folder, **settings):
     ("corrupt", "words"),
     [
         (lambda f: spoil(f, lambda t: t["model.embed_tokens.weight"][7].zero_()), "model.embed_tokens.weight"),
-        (lambda f: spoil(f, lambda t: t["model.layers.1.mlp.up_proj.weight"].mul_(1.0001)), "1.mlp.up_proj.weight"),
+        (lambda f: spoil(f, lambda t: t["model.norm.weight"].view(torch.int32)[3].add_(1)), "model.norm.weight is not"),
         (lambda f: spoil(f, lambda t: t.pop("model.norm.weight")), "the weights lack model.norm.weight"),
         # all weights are the same, but the log-probs differ
         (

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from burnish.errors import CheckpointError, ModelError
 from burnish.export.source import ExportRequest, find_source
-from tests.export.conftest import edit_json
+from tests.models.helpers import edit_json
 
 
 @pytest.fixture
@@ -87,16 +87,6 @@ def test_a_truncated_checkpoint_is_named(copy, find, typed):
     file.unlink()
     with pytest.raises(CheckpointError, match=r"actor/model\.safetensors is missing. Copy it again, or export an"):
         find(copy / typed)
-
-
-def test_folders_without_a_model(find, tmp_path):
-    with pytest.raises(ModelError, match="the model path /no/such: there is no such folder"):
-        find("/no/such")
-    with pytest.raises(ModelError, match=r"no config\.json; the model path must name a Hugging Face model folder"):
-        find(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(ModelError, match=r"a run folder without a checkpoint; name a run that has saved one"):
-        find(tmp_path)
 
 
 def test_roles_that_do_not_fit(copy, tiny_model, find):

@@ -15,7 +15,7 @@ from burnish.errors import ConfigError, ModelError, install_command
 from burnish.models.adapters import apply_adapter, initial_adapter, is_adapter, merge, read_adapter
 from burnish.models.folder import resolve_path
 from burnish.models.loading import load_unchanged
-from tests.models.files import edit_json
+from tests.models.helpers import edit_json, shaken
 
 IDS = torch.arange(3, 40)[None]
 
@@ -26,12 +26,7 @@ def written(tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapters") / "a"
     config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], modules_to_save=["norm"], task_type="CAUSAL_LM")
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    model.save_pretrained(folder)
+    shaken(model, seed=0, width=0.2).save_pretrained(folder)
     with torch.no_grad():
         torch.save(model.eval()(IDS).logits, folder.parent / "logits.pt")
     return folder

@@ -1,12 +1,12 @@
-"""From model.path to a folder: our checkpoints, hub ids, hdfs, and what is missing."""
+"""From model.path to a folder: our checkpoints, hub ids, hdfs, what is missing. Manifests: export/test_source.py."""
 
 import json
 import os
 
 import pytest
 
-from burnish.errors import CheckpointError, ModelError
-from burnish.models.folder import check_whole, resolve_path
+from burnish.errors import ModelError
+from burnish.models.folder import resolve_path
 
 
 def folder_with(path, *names):
@@ -54,19 +54,6 @@ def test_run_folders_without_a_pointer_or_without_a_checkpoint(tmp_path, caplog)
     folder_with(run / "global_step_11", "config.json", "model.safetensors", "manifest.json")
     assert resolve_path(run) == run / "global_step_11"
     assert caplog.messages == [f"{run}: no latest_checkpointed_iteration.txt; global_step_11 is used, the newest there"]
-
-
-def test_a_part_of_a_checkpoint_against_the_manifest(tmp_path):
-    actor = folder_with(tmp_path / "actor", "model.safetensors", "optimizer.safetensors")
-    sizes = {"actor/model.safetensors": 2, "actor/optimizer.safetensors": 9, "data/x": 1}
-    (tmp_path / "manifest.json").write_text(json.dumps({"files": sizes}))
-    check_whole(tmp_path, "leave it", part=actor)
-    with pytest.raises(
-        CheckpointError, match=r"actor/optimizer\.safetensors has 2 bytes instead of 9\. Copy .* or leave"
-    ):
-        check_whole(tmp_path, "leave it")
-    with pytest.raises(CheckpointError, match=r"manifest\.json is missing or damaged\. Copy it again, or leave it"):
-        check_whole(tmp_path, "leave it", part=tmp_path / "critic")
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "outputs/stage1/checkpoint-7", "./m", "~/nothing here", ".."])

@@ -20,7 +20,7 @@ from burnish.models.loading import (
     load_value_model,
 )
 from burnish.models.tiny import write_tiny_model
-from tests.models.files import edit_json
+from tests.models.helpers import edit_json
 
 
 @pytest.fixture

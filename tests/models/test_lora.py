@@ -25,7 +25,7 @@ from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Sampling
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
-from tests.models.files import edit_json
+from tests.models.helpers import edit_json, shaken
 
 IDS = torch.arange(3, 40)[None]
 MLP = {"gate_proj", "up_proj", "down_proj"}
@@ -42,14 +42,9 @@ def trained(module):
     return [name for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
-def shaken(module, seed=5, width=0.3):
+def moved(module):
     """What trains moved away from where it began, so that an adapter changes what the model says."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name in trained(module):
-            parameter = module.get_parameter(name)
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * width)
-    return module
+    return shaken(module, seed=5, width=0.3)
 
 
 def save_adapter(module, folder):
@@ -68,7 +63,7 @@ def base_logits(tiny_model):
 
 @pytest.fixture
 def policy(tiny_model):
-    return shaken(load_causal_lm(tiny_model, settings()))
+    return moved(load_causal_lm(tiny_model, settings()))
 
 
 @pytest.fixture
@@ -122,7 +117,7 @@ def test_the_layers_that_get_one(tiny_model, tmp_path, changes, ends):
     plain = AutoModelForCausalLM.from_pretrained(tiny_model)
     add_adapter(plain, settings(**changes), seed=0)
     assert trained(plain) == trained(module), "any module takes one"
-    save_adapter(shaken(module), tmp_path)
+    save_adapter(moved(module), tmp_path)
     written = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
     assert written == sorted(written) and {name.rpartition(".")[2] for name in written} == ends
     again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path)
@@ -169,7 +164,7 @@ def test_the_adapter_off_is_the_base_and_comes_back(policy, base_logits, tiny_mo
 def test_peft_reads_what_is_saved(tmp_path, model_type, monkeypatch):
     write_tiny_model(tmp_path / "model", model_type=model_type)
     monkeypatch.chdir(tmp_path)
-    module = shaken(load_causal_lm("model", settings(path="model")))
+    module = moved(load_causal_lm("model", settings(path="model")))
     for name in ("one", "two"):
         save_adapter(module, tmp_path / name)
     written = json.loads((tmp_path / "one/adapter_config.json").read_text())
@@ -215,7 +210,7 @@ def test_training_starts_from_an_adapter(saved, policy, tiny_model, dtype):
 )
 def test_training_starts_from_other_peoples_adapters(tiny_model, tmp_path, options):
     given = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"} | options
-    theirs = shaken(peft.get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), LoraConfig(**given)))
+    theirs = moved(peft.get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), LoraConfig(**given)))
     theirs.save_pretrained(tmp_path / "theirs")
     module = load_causal_lm(tiny_model, ModelConfig(lora_adapter_path=str(tmp_path / "theirs")))
     assert torch.allclose(logits(module), logits(theirs), atol=1e-5)
@@ -273,7 +268,7 @@ def test_a_value_model_trains_its_head_too(saved, policy, tiny_model, tmp_path):
     assert torch.equal(module.score.weight, load_value_model(tiny_model, ModelConfig(), seed=1).score.weight)
     heads = [name for name in trained(module) if "lora_" not in name]
     assert heads == ["score.weight", "score.bias"] and type(module.score) is nn.Linear
-    save_adapter(shaken(module), tmp_path)
+    save_adapter(moved(module), tmp_path)
     written = json.loads((tmp_path / "adapter_config.json").read_text())
     assert written["modules_to_save"] == ["score"] and written["task_type"] == "TOKEN_CLS"
     plain = AutoModelForTokenClassification.from_pretrained(tiny_model, num_labels=1)
@@ -287,7 +282,7 @@ def test_a_value_model_trains_its_head_too(saved, policy, tiny_model, tmp_path):
 
 
 def test_a_reward_model_is_its_adapter_on_a_language_model(tiny_model, tmp_path):
-    module = shaken(load_reward_model(tiny_model, settings(), new_head_seed=1, pad_token_id=0))
+    module = moved(load_reward_model(tiny_model, settings(), new_head_seed=1, pad_token_id=0))
     save_adapter(module, tmp_path / "adapter")
     assert json.loads((tmp_path / "adapter/adapter_config.json").read_text())["task_type"] == "SEQ_CLS"
     config = ModelConfig(path=str(tiny_model), lora_adapter_path=str(tmp_path / "adapter"))
@@ -296,7 +291,7 @@ def test_a_reward_model_is_its_adapter_on_a_language_model(tiny_model, tmp_path)
     assert torch.equal(logits(again), logits(module))
     plain = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1, pad_token_id=0)
     assert torch.allclose(logits(PeftModel.from_pretrained(plain, tmp_path / "adapter")), logits(module), atol=1e-6)
-    save_adapter(shaken(load_causal_lm(tiny_model, settings())), tmp_path / "headless")
+    save_adapter(moved(load_causal_lm(tiny_model, settings())), tmp_path / "headless")
     with pytest.raises(ModelError, match="this is no reward model"):
         check_reward_model(ModelConfig(path=str(tiny_model), lora_adapter_path=str(tmp_path / "headless")))
 
@@ -308,8 +303,7 @@ def gradients(module):
 
 def test_gradient_checkpointing_changes_no_gradient(tiny_model):
     kept, recomputed = (
-        gradients(shaken(load_causal_lm(tiny_model, settings(enable_gradient_checkpointing=on))))
-        for on in (False, True)
+        gradients(moved(load_causal_lm(tiny_model, settings(enable_gradient_checkpointing=on)))) for on in (False, True)
     )
     assert kept.keys() == recomputed.keys() and all(gradient is not None for gradient in kept.values())
     for name, gradient in kept.items():

@@ -4,18 +4,8 @@ An estimator is one function in one short file; docs/extending.md shows one. Wha
 around it provides. This module imports no torch.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
-
-from burnish.algorithms.table import NOTHING, AlgorithmTable, Entry, Fn
+from burnish.algorithms.table import AlgorithmTable, Entry
 from burnish.config.needs import Needs
-
-if TYPE_CHECKING:
-    import torch
-
-    from burnish.algorithms.advantages.inputs import AdvantageInputs
-
-Estimator: TypeAlias = "Callable[[AdvantageInputs], tuple[torch.Tensor, torch.Tensor]]"
 
 GROUPS = Needs(groups=True)
 LOSS = "it is a policy loss: actor_rollout_ref.actor.policy_loss.loss_mode="
@@ -32,7 +22,7 @@ TABLE = AlgorithmTable(
         "rloo_vectorized": Entry("burnish.algorithms.advantages.rloo:rloo", GROUPS),
         "reinforce_plus_plus": Entry("burnish.algorithms.advantages.reinforce_plus_plus:reinforce_plus_plus"),
         "reinforce_plus_plus_baseline": Entry(
-            "burnish.algorithms.advantages.reinforce_plus_plus_baseline:reinforce_plus_plus_baseline", GROUPS
+            "burnish.algorithms.advantages.reinforce_plus_plus:reinforce_plus_plus_baseline", GROUPS
         ),
         "remax": Entry("burnish.algorithms.advantages.remax:remax", Needs(greedy_baseline=True)),
         "opo": Entry("burnish.algorithms.advantages.opo:opo", GROUPS),
@@ -42,7 +32,7 @@ TABLE = AlgorithmTable(
             Needs(groups=True, outputs=("sum_pi_squared",)),
         ),
         "tir_optimal_token_baseline": Entry(
-            "burnish.algorithms.advantages.tir_optimal_token_baseline:tir_optimal_token_baseline",
+            "burnish.algorithms.advantages.optimal_token_baseline:tir_optimal_token_baseline",
             Needs(groups=True, outputs=("sum_pi_squared",)),
         ),
         "prime": Entry("burnish.algorithms.advantages.prime:prime", Needs(groups=True, process_reward=True)),
@@ -59,13 +49,5 @@ TABLE = AlgorithmTable(
 
 
 needs_of = TABLE.needs_of  # what the run must provide for an estimator
-
-
-def estimator(name: str) -> Estimator:
-    """The function behind a name or an import path `my.module:function`."""
-    return TABLE.load(name)
-
-
-def register_adv_est(name: str, needs: Needs = NOTHING) -> Callable[[Fn], Fn]:
-    """Decorator: makes a function an estimator that the configuration can name."""
-    return TABLE.register(name, needs)
+estimator = TABLE.load  # the function behind a name or an import path `my.module:function`
+register_adv_est = TABLE.register  # decorator: makes a function an estimator that the configuration can name

@@ -23,7 +23,7 @@ import torch
 from burnish.algorithms.advantages.grpo import group_normalised
 from burnish.algorithms.advantages.inputs import AdvantageInputs
 from burnish.algorithms.masked import masked_whiten, zero_outside
-from burnish.errors import BurnishError, ConfigError
+from burnish.errors import BurnishError
 
 
 def gdpo(inputs: AdvantageInputs, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,10 +37,6 @@ def gdpo(inputs: AdvantageInputs, epsilon: float = 1e-6) -> tuple[torch.Tensor, 
 def _parts(inputs: AdvantageInputs) -> list[tuple[torch.Tensor, float]]:
     """What is compared, each (B,), and its weight: the parts in the order of their keys, or the score alone."""
     keys, weights = inputs.config.gdpo_reward_keys or [], inputs.config.gdpo_reward_weights
-    if weights is not None and len(weights) != len(keys):
-        raise ConfigError(
-            f"algorithm.gdpo_reward_weights={weights} needs one weight for each of algorithm.gdpo_reward_keys={keys}"
-        )
     if not keys:
         return [(inputs.scores, 1.0)]
     if missing := [key for key in keys if key not in inputs.reward_components]:

@@ -1,4 +1,4 @@
-"""The optimal token baseline: at each position, the baseline that minimises the variance of the gradient.
+"""The optimal token baselines: at each position, the baseline that minimises the variance of the gradient.
 
     G_t = Σ_{s ≥ t} r_s                                 reward to go, over policy tokens
     w_t = (1 - 2 π(y_t) + Σ_v π_v²) ρ_t²                a token's squared gradient at the logits, see variance.py
@@ -7,8 +7,14 @@
     A_t = G_t - B_t,    returns = G
 
 A sample whose gradient is large counts for more: its reward is what the baseline must cancel. ρ are the rollout
-correction's weights where it gives any, else 1. Position t is the column of the response; with tool output inside
-the responses, `tir_optimal_token_baseline` compares like with like.
+correction's weights where it gives any, else 1.
+
+    optimal_token_baseline        position t is the column of the response
+    tir_optimal_token_baseline    position t counts the policy's tokens: for tool-integrated reasoning
+
+Tool output stands between the turns of a response, and is longer in one sample than in another. By column, the answer
+of one sample would be compared with the first query of another, or with nothing where the others have tool output.
+Without tool output the two are the same.
 
 Paper: The Optimal Token Baseline: Variance Reduction for Long-Horizon LLM-RL (Li et al. 2026, arXiv:2602.07078).
 
@@ -34,10 +40,17 @@ from burnish.errors import BurnishError
 
 def optimal_token_baseline(inputs: AdvantageInputs, handle_zero_tail: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     columns = torch.arange(inputs.response_mask.shape[-1], device=inputs.response_mask.device)
-    return against_group(inputs, columns.expand_as(inputs.response_mask), handle_zero_tail)
+    return _against_group(inputs, columns.expand_as(inputs.response_mask), handle_zero_tail)
 
 
-def against_group(
+def tir_optimal_token_baseline(
+    inputs: AdvantageInputs, handle_zero_tail: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    written = inputs.response_mask.bool().cumsum(-1) - 1  # (B, R) which of the sample's own tokens this is
+    return _against_group(inputs, written, handle_zero_tail)
+
+
+def _against_group(
     inputs: AdvantageInputs, position: torch.Tensor, handle_zero_tail: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns where a token is compared with those of its group at the same `position` (B, R)."""

@@ -36,7 +36,7 @@ TABLE = AlgorithmTable(
         ),
         "kl_cov": Entry("burnish.algorithms.losses.kl_cov:kl_cov", COMPARED, "burnish.algorithms.losses.kl_cov:choose"),
         "dro": Entry("burnish.algorithms.losses.dro:dro"),
-        "gpg": Entry("burnish.algorithms.losses.gpg:gpg", Needs(skips_zero_advantage=True)),
+        "gpg": Entry("burnish.algorithms.losses.reinforce:reinforce", Needs(skips_zero_advantage=True)),
         "reinforce": Entry("burnish.algorithms.losses.reinforce:reinforce", Needs(skips_zero_advantage=True)),
     },
     elsewhere={
@@ -49,10 +49,6 @@ TABLE = AlgorithmTable(
 
 
 needs_of = TABLE.needs_of  # what the run must provide for a loss
+policy_loss = TABLE.load  # the function behind a name or an import path `my.module:function`
 token_choice = TABLE.load_choice  # a loss's `choose`; None for a loss that compares no tokens
 register_policy_loss = TABLE.register  # decorator: makes a function a policy loss that the configuration can name
-
-
-def policy_loss(name: str) -> PolicyLoss:
-    """The function behind a name or an import path `my.module:function`."""
-    return TABLE.load(name)
