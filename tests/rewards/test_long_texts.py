@@ -6,8 +6,8 @@ import pytest
 
 from burnish.rewards.routing import SCORERS
 from burnish.rewards.scores.qa_em import compute_score as score_qa
+from burnish.rewards.scores.qa_em import contains_any
 from burnish.rewards.scores.reasoning_gym_guards import GUARDS, is_formula
-from burnish.rewards.scores.short_answer import contains_any
 from burnish.rewards.scores.sums import parse
 
 SIZE, SECONDS = 100_000, 10.0

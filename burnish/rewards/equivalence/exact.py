@@ -284,28 +284,28 @@ class _Reader:
         if kind == "number":
             return constant(Fraction(text.replace(",", "").rstrip(".")))
         if kind == "periodic":
-            return constant(_periodic(text))
+            before, _, behind = text.partition(".")  # 0.1\overline{6} is 1/6
+            fixed, period = behind.removesuffix("}").split("\\overline{")
+            scale, repeat = 10 ** len(fixed), 10 ** len(period) - 1
+            return constant(int(before or 0) + Fraction(int(fixed or 0), scale) + Fraction(int(period), scale * repeat))
         if text in _NAMED:
             return _NAMED[text]
         if text == "\\frac":
             above = self.argument()
             return divide(above, self.argument())
         if text == "\\sqrt":
-            return self.root()
+            if self.next() == "[":
+                self.at += 1
+                degree = self.sum().rational
+                if self.take() != "]" or degree != 2:
+                    raise Unreadable("another root than the square root")
+            return square_root(self.argument())
         if text in ("(", "{", "["):
             value = self.sum()
             if self.take() != {"(": ")", "{": "}", "[": "]"}[text]:
                 raise Unreadable("brackets that do not match")
             return value
         raise Unreadable(f"{text} is no part of it")
-
-    def root(self) -> Value:
-        if self.next() == "[":
-            self.at += 1
-            kind = self.sum().rational
-            if self.take() != "]" or kind != 2:
-                raise Unreadable("another root than the square root")
-        return square_root(self.argument())
 
     def argument(self) -> Value:
         r"""What a command takes: a group in braces, or a single digit, letter or command, as TeX does (\frac12)."""
@@ -336,11 +336,3 @@ class _Reader:
             raise Unreadable("it ends too early")
         self.at += 1
         return text
-
-
-def _periodic(text: str) -> Fraction:
-    r"""0.1\overline{6} is 1/6."""
-    before, _, behind = text.partition(".")
-    fixed, period = behind.removesuffix("}").split("\\overline{")
-    scale, repeat = 10 ** len(fixed), 10 ** len(period) - 1
-    return Fraction(int(before or 0)) + Fraction(int(fixed or 0), scale) + Fraction(int(period), scale * repeat)

@@ -250,16 +250,6 @@ def members_of(form: Form) -> Form:
     return form.sides[-1] if isinstance(form, Relation) and form.signs == ("\\in",) and form.names else form
 
 
-def right_side(equation: Relation) -> Form:
-    """What an equation says its left side is; `5=x` says it the other way round."""
-    first, last = equation.sides[0], equation.sides[-1]
-    return first if is_number(first) and not is_number(last) and last.text.isalpha() else last
-
-
-def same_name(a: Relation, b: Relation) -> bool:
-    return folded(a.sides[0]) == folded(b.sides[0])
-
-
 def is_number(form: Form) -> bool:
     try:
         return isinstance(form, Scalar) and read(form.core).rational is not None

@@ -1,5 +1,5 @@
 r"""What a response answers and what a row holds to be right: shared by math, math_dapo, prime_math and geo3k. `judged`
-is what a scorer gives back; `rules_of_truth` makes its `reference` and `check`.
+is what a scorer gives back; `rule_of_truth` makes its `reference`, which is its `check` too.
 """
 
 import math
@@ -45,18 +45,9 @@ def judged(
     )
 
 
-def rules_of_truth(
-    scorer: str, before: str = ""
-) -> tuple[Callable[[Any, Mapping[str, Any]], str], Callable[[Any, Mapping[str, Any]], None]]:
-    """A scorer's `reference`, a right response that boxes the truth, and its `check`."""
-
-    def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
-        return f"{before}\\boxed{{{truth_text(ground_truth, scorer)}}}"
-
-    def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
-        truth_text(ground_truth, scorer)
-
-    return reference, check
+def rule_of_truth(scorer: str, before: str = "") -> Callable[[Any, Mapping[str, Any]], str]:
+    """A scorer's `reference`: a right response, which boxes the truth."""
+    return lambda ground_truth, extra_info: f"{before}\\boxed{{{truth_text(ground_truth, scorer)}}}"
 
 
 class Box(NamedTuple):
@@ -104,12 +95,8 @@ def stated(text: str, pattern: re.Pattern[str] = _STATED, start: int = 0) -> str
         return _DISPLAY.split(line, maxsplit=1)[0].strip()
     if formula := _ONE_FORMULA.fullmatch(line):
         return formula[1].strip()
-    return plain(_SENTENCE.split(line, maxsplit=1)[0])
-
-
-def plain(answer: str) -> str:
-    """An answer without the asterisks and full stop around it."""
-    return answer.strip().strip("*_").strip().rstrip(".").strip()
+    sentence = _SENTENCE.split(line, maxsplit=1)[0]
+    return sentence.strip().strip("*_").strip().rstrip(".").strip()
 
 
 def truth_text(ground_truth: Any, scorer: str) -> str:

@@ -6,9 +6,9 @@ ground truth is an error of the row.
 """
 
 from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_boxed, rules_of_truth
+from burnish.rewards.scores.answers import Judged, judged, last_boxed, rule_of_truth
 
-reference, check = rules_of_truth("geo3k", before="<think>\n</think>\n")
+reference = check = rule_of_truth("geo3k", before="<think>\n</think>\n")
 
 
 def compute_score(

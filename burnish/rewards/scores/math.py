@@ -9,9 +9,9 @@ How it differs from the field's usual scorers, whose recorded scores it otherwis
 """
 
 from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_boxed, rules_of_truth, stated
+from burnish.rewards.scores.answers import Judged, judged, last_boxed, rule_of_truth, stated
 
-reference, check = rules_of_truth("math")
+reference = check = rule_of_truth("math")
 
 
 def compute_score(

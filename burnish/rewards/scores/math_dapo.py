@@ -13,13 +13,13 @@ How it differs from the recorded scores of the field's scorer:
 import re
 
 from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_box, rules_of_truth, stated
+from burnish.rewards.scores.answers import Judged, judged, last_box, rule_of_truth, stated
 
 WINDOW = 300
 INVALID = "[INVALID]"
 _ANSWER = re.compile(r"\banswer[*_\s]*+:[*_\s]*+(?=\S)", re.IGNORECASE)
 
-reference, check = rules_of_truth("math_dapo")
+reference = check = rule_of_truth("math_dapo")
 
 
 def compute_score(

@@ -10,11 +10,11 @@ How it differs from the recorded scores of the field's scorer:
 """
 
 from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_box, rules_of_truth, stated
+from burnish.rewards.scores.answers import Judged, judged, last_box, rule_of_truth, stated
 
 TOLERANCE = 1e-4
 
-reference, check = rules_of_truth("prime_math")
+reference = check = rule_of_truth("prime_math")
 
 
 def compute_score(
