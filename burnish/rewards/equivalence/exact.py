@@ -99,10 +99,6 @@ def constant(number: Fraction | int) -> Value:
     return Value({_UNIT: number} if number else {}, _ONE)
 
 
-I = Value({(-1, 0): Fraction(1)}, _ONE)  # noqa: E741
-PI = Value({(1, 1): Fraction(1)}, _ONE)
-
-
 def add(a: Value, b: Value) -> Value:
     if a.denominator == b.denominator:
         return Value(_plus(a.numerator, b.numerator), a.denominator)
@@ -187,11 +183,15 @@ _TOKEN = re.compile(
     r"|(?P<space>\s+)"
 )
 _MIXED = re.compile(r"(?<![\d.,}])(\d+) (\d+)/(\d+)(?![\d.])")  # 1 1/2
-_NAMED = {"\\pi": PI, "i": I}
+_NAMED = {"\\pi": Value({(1, 1): Fraction(1)}, _ONE), "i": Value({(-1, 0): Fraction(1)}, _ONE)}
 
 
 def read(text: str) -> Value:
-    return _Reader(text).whole()
+    reader = _Reader(text)
+    value = reader.sum()
+    if reader.at != len(reader.tokens):
+        raise Unreadable("it does not end where it should")
+    return value
 
 
 class _Reader:
@@ -210,12 +210,6 @@ class _Reader:
                 self.tokens.append((match.lastgroup or "", match[0]))
         if end != len(text):
             raise Unreadable(f"{text[end]!r} is no part of it")
-
-    def whole(self) -> Value:
-        value = self.sum()
-        if self.at != len(self.tokens):
-            raise Unreadable("it does not end where it should")
-        return value
 
     def sum(self) -> Value:
         self.depth += 1

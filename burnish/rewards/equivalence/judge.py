@@ -239,10 +239,14 @@ class _Comparison:
         return not letters_of(equation.text) and all(self.equal(side, truth) for side in equation.sides)
 
     def ask(self, answer: Form, truth: Form) -> bool:
-        """What math-verify says, if the texts are such as it may read."""
+        """What math-verify says of both without their units, if the texts are such as it may read."""
         from burnish.rewards.equivalence import algebra  # asyncio and processes, which most answers do not need
 
-        said, wanted = texts_of(answer, truth)
+        said, wanted = _without_units(answer), _without_units(truth)
+        if not (_one_case(said) and _one_case(wanted)):  # math-verify takes capitals for small letters
+            said, wanted = (
+                _CAPITAL.sub(lambda match: match[0] + "_{0}" * (len(match[0]) == 1), text) for text in (said, wanted)
+            )
         if not may_be_read(wanted):
             self.unreadable_truth = True
             return False
@@ -288,16 +292,6 @@ def _is_set(form: Form) -> bool:
     if isinstance(form, Relation):
         return not form.is_equation
     return isinstance(form, Union) or _SET.search(form.text) is not None
-
-
-def texts_of(answer: Form, truth: Form) -> tuple[str, str]:
-    """Both without their units, and with capitals that are no small letters, where one text has both."""
-    said, wanted = _without_units(answer), _without_units(truth)
-    if not (_one_case(said) and _one_case(wanted)):  # math-verify takes capitals for small letters
-        said, wanted = (
-            _CAPITAL.sub(lambda match: match[0] + "_{0}" * (len(match[0]) == 1), text) for text in (said, wanted)
-        )
-    return said, wanted
 
 
 def may_be_read(text: str) -> bool:

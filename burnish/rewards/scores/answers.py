@@ -6,7 +6,7 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from burnish.rewards.equivalence import LONGEST, Equivalence, equivalent
 
@@ -19,30 +19,19 @@ _ONE_FORMULA = re.compile(r"[^$]*(?<!\\)\$\$?([^$]+)(?<!\\)\$\$?[^$]*")
 _SENTENCE = re.compile(r"[.!?](?=\s)|,?\s\(?(?:because|since|which|where)\b")
 
 
-class Judged(TypedDict):
-    """What each of the scorers gives back; some add `format`."""
-
-    score: float
-    acc: float
-    pred: str
-    timed_out: float
-    unreadable_truth: float
-    format: NotRequired[float]
-
-
 def judged(
     scorer: str, answer: str | None, ground_truth: Any, seconds: float, tolerance: float = 0.0, wrong: float = 0.0
-) -> Judged:
+) -> dict[str, Any]:
     """The result for an answer: 1 where it is the same mathematics as the ground truth, else `wrong`."""
     truth = truth_text(ground_truth, scorer)
     verdict = equivalent(answer, truth, seconds, tolerance) if answer else Equivalence(False)
-    return Judged(
-        score=1.0 if verdict.equal else wrong,
-        acc=float(verdict.equal),
-        pred=answer or "",
-        timed_out=float(verdict.timed_out),
-        unreadable_truth=float(verdict.unreadable_truth),
-    )
+    return {
+        "score": 1.0 if verdict.equal else wrong,
+        "acc": float(verdict.equal),
+        "pred": answer or "",
+        "timed_out": float(verdict.timed_out),
+        "unreadable_truth": float(verdict.unreadable_truth),
+    }
 
 
 def rule_of_truth(scorer: str, before: str = "") -> Callable[[Any, Mapping[str, Any]], str]:

@@ -9,7 +9,7 @@ import numbers
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from burnish.rewards.contract import unboxed
 from burnish.rewards.scores.answer_tag import last_answer, tagged
@@ -22,15 +22,10 @@ MOST_NUMBERS = 5  # that are solved for: about 0.1 s; six take seconds, seven mi
 Ways = dict[Fraction, str]  # value → one way to write it
 
 
-class Puzzle(NamedTuple):
-    target: int
-    numbers: list[int]
-
-
 def compute_score(
     solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0
 ) -> dict[str, float | str]:
-    puzzle = puzzle_of(ground_truth)
+    target, given = puzzle_of(ground_truth)
     answer = last_answer(solution_str) or ""
     written = answer.translate(_WRITTEN_OTHERWISE).removesuffix(".")
     claim: int | None = None  # the whole number that the sum is said to be
@@ -42,15 +37,15 @@ def compute_score(
     tree = parse(written)
     right = (
         tree is not None
-        and claim in (None, puzzle.target)
-        and sorted(numbers_in(tree)) == sorted(puzzle.numbers)
-        and value_of(tree) == puzzle.target
+        and claim in (None, target)
+        and sorted(numbers_in(tree)) == sorted(given)
+        and value_of(tree) == target
     )
     earned = score if right else format_score if tree is not None else 0.0
     return {"score": earned, "acc": float(right), "format": float(tree is not None), "pred": answer}
 
 
-def puzzle_of(ground_truth: Any) -> Puzzle:
+def puzzle_of(ground_truth: Any) -> tuple[int, list[int]]:
     """The target and the numbers; ValueError where the ground truth does not hold them."""
     given = ground_truth
     if isinstance(given, str):
@@ -68,7 +63,7 @@ def puzzle_of(ground_truth: Any) -> Puzzle:
     whole = [number for one in several if (number := _whole(one)) is not None and number >= 0]
     if len(whole) < len(several):
         raise _not_a_puzzle(ground_truth, "has 'numbers' that are not whole or below 0")
-    return Puzzle(target, whole)
+    return target, whole
 
 
 def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:

@@ -11,9 +11,10 @@ How it differs from the recorded scores of the field's scorer:
 """
 
 import re
+from typing import Any
 
 from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_box, rule_of_truth, stated
+from burnish.rewards.scores.answers import judged, last_box, rule_of_truth, stated
 
 WINDOW = 300
 INVALID = "[INVALID]"
@@ -27,7 +28,7 @@ def compute_score(
     ground_truth: str | int | float,
     strict_box_verify: bool = False,
     math_time_limit: float = DEFAULT_SECONDS,
-) -> Judged:
+) -> dict[str, Any]:
     answer = extract_answer(solution_str, strict_box_verify)
     result = judged("math_dapo", answer, ground_truth, math_time_limit, wrong=-1.0)
     return {**result, "pred": answer or INVALID}

@@ -44,12 +44,16 @@ class JailedProgram:
 
 
 def isolated(job: JailedProgram, channel: socket.socket, alone: bool) -> NoReturn:
-    """The first process, in new namespaces. Its supervisor says who it is and then sends one byte."""
+    """The first process, in new namespaces. Its supervisor says who it is and then sends one byte. `alone`: leave the
+    groups of the user outside too, which only root may."""
     try:
         _keep_only(job, channel)
         if not channel.recv(1):
             os._exit(1)
-        users.become_inside(alone)
+        if alone:
+            os.setgroups([])
+        os.setresgid(users.INSIDE, users.INSIDE, users.INSIDE)
+        os.setresuid(users.INSIDE, users.INSIDE, users.INSIDE)
         options = f"size={job.limits.disk_mb}m,nr_inodes={1024 + 64 * job.limits.disk_mb},mode=0700"
         linux.mount("tmpfs", view.PRIVATE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
         socket.sethostname("sandbox")
