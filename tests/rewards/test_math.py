@@ -1,7 +1,5 @@
 r"""math against the recorded scores of two scorers (equality of rewritten text; math-verify), and where they err."""
 
-import time
-
 import pytest
 
 from burnish.rewards.equivalence import LONGEST, equivalent
@@ -9,6 +7,7 @@ from burnish.rewards.scores.answers import last_box, last_boxed, stated, truth_t
 from burnish.rewards.scores.math import check, compute_score, reference
 from burnish.rewards.scores.math_dapo import extract_answer
 from tests.recorded import each, golden
+from tests.rewards.conftest import quick
 
 BOXED = golden("reward_math", function="math_reward")
 REWRITTEN = golden("reward_math", function="math_reward_strip_string")
@@ -160,10 +159,9 @@ BITS = ["answer", "The answer is", "answer:", "answer*", " ", "\n", ":", "*", "$
 def test_reading_an_answer_takes_time_in_proportion(before):
     for bit in BITS:
         text = before + bit * (200_000 // len(bit))
-        began = time.process_time()
-        for read in (stated, last_box, extract_answer):
-            read(text)
-        assert time.process_time() - began < 10.0, bit
+        with quick(bit):
+            for read in (stated, last_box, extract_answer):
+                read(text)
 
 
 def test_ways_to_give_the_truth():

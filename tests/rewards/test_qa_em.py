@@ -26,24 +26,19 @@ SCORED = [case for case in VERL if case["params"]["function"] != "qa_normalize"]
 ERROR = ("an error", None)
 # Where the recorded scorer is wrong: what is right instead, as (pred, score), for both methods or for one.
 CORRECTED = {
-    "plain/12": ERROR,  # a right answer without any text: the row is wrong
-    "prompt/12x": ERROR,
-    "plain/24": ERROR,
-    "prompt/24x": ERROR,
-    "spaced/13": ("", 0.0),  # an empty answer is not right because "the" normalises to nothing
-    "prompt/13x": ("", 0.0),
-    "subem two/23": ("theater", 0.0),  # "ater" is no word of "theater"
-    "subem prompt/23x": ("theater", 0.0),
+    # a right answer without any text: the row is wrong
+    **dict.fromkeys(("plain/12", "prompt/12x", "plain/24", "prompt/24x"), ERROR),
+    # an empty answer is not right because "the" normalises to nothing
+    **dict.fromkeys(("spaced/13", "prompt/13x"), ("", 0.0)),
+    **dict.fromkeys(("subem two/23", "subem prompt/23x"), ("theater", 0.0)),  # "ater" is no word of "theater"
     "special/nested": ("Paris", 1.0),  # the answer begins at the nearest opening tag
     "format_score/special/nested": ("Paris", 0.1),
-    "em prompt/18": ("北京。", 1.0),  # punctuation beyond ASCII's
-    "em two/18x": ("北京。", 1.0),
-    "em two/19": ("“Hamlet”", 1.0),
-    "em prompt/19x": ("“Hamlet”", 1.0),
-    "two/39": ("it’s", 1.0),
-    "prompt/39x": ("it’s", 1.0),
-    "special/only_prompt": ("", 0.0),  # the example of the prompt is not the policy's answer
-    "special/prompt_then_no_answer": ("", 0.0),
+    # punctuation beyond ASCII's
+    **dict.fromkeys(("em prompt/18", "em two/18x"), ("北京。", 1.0)),
+    **dict.fromkeys(("em two/19", "em prompt/19x"), ("“Hamlet”", 1.0)),
+    **dict.fromkeys(("two/39", "prompt/39x"), ("it’s", 1.0)),
+    # the example of the prompt is not the policy's answer
+    **dict.fromkeys(("special/only_prompt", "special/prompt_then_no_answer"), ("", 0.0)),
 }
 
 
