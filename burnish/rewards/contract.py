@@ -81,13 +81,6 @@ class ScoreResult:
     of_tool: bool = False
 
     @classmethod
-    def of(cls, request: ScoreRequest, score: float, info: dict[str, Any], seconds: float) -> Self:
-        """The score of a response, and what else `checked_result` found."""
-        info = dict(info)
-        proposed = info.pop(NEW_PROMPTS, None)
-        return cls(score, info, None, seconds, request.data_source, new_prompts=proposed)
-
-    @classmethod
     def failure(cls, request: ScoreRequest, error: str, seconds: float = 0.0) -> Self:
         shown = shortened(request.solution_str)
         return cls(None, {}, error, seconds, request.data_source, index=request.index, response=shown)
@@ -97,32 +90,30 @@ class BadResult(ValueError):
     """A scoring function returned something that is not a score."""
 
 
-def checked_result(value: Any, label: str = "the reward function") -> tuple[float, dict[str, Any]]:
-    """(score, info) of what a scoring function returned; `info` holds the other keys of a dict, JSON-able."""
+def checked_result(value: Any, label: str = "the reward function") -> dict[str, Any]:
+    """{"score", "info"} of what a scoring function returned; `info` holds the other keys of a dict, JSON-able."""
     if not isinstance(value, Mapping):
-        return _number(value, f"{label} returned"), {}
+        return {"score": _number(value, f"{label} returned"), "info": {}}
     if "score" not in value:
         raise BadResult(f'{label} returned a dict without "score" (keys: {sorted(map(str, value))}); {_NEEDED}')
-    score = _number(value["score"], f'{label} returned "score":')
-    return score, {str(key): plain(item) for key, item in value.items() if key != "score"}
+    info = {str(key): plain(item) for key, item in value.items() if key != "score"}
+    return {"score": _number(value["score"], f'{label} returned "score":'), "info": info}
 
 
-def checked_results(
-    value: Any, count: int, label: str = "the reward function"
-) -> list[tuple[float, dict[str, Any]] | str]:
-    """Per sample (score, info), or what is wrong with its result; BadResult if any sample lacks one."""
+def checked_results(value: Any, count: int, label: str) -> list[dict[str, Any]]:
+    """Per sample {"score", "info"}, or {"error"}: what is wrong with its result; BadResult if any sample lacks one."""
     is_one = isinstance(value, Mapping | str | bytes) or getattr(value, "shape", None) == ()
     items = None if is_one or not (hasattr(value, "__len__") and hasattr(value, "__iter__")) else list(value)
     if items is None or len(items) != count:
         found = _kind(value) if items is None else f"{len(items)} results"
         samples = "sample" if count == 1 else "samples"
         raise BadResult(f"{label} returned {found} for {count} {samples}; return a list with a result for each")
-    results: list[tuple[float, dict[str, Any]] | str] = []
+    results: list[dict[str, Any]] = []
     for i, item in enumerate(items):
         try:
             results.append(checked_result(item, f"{label}, for sample {i},"))
         except BadResult as error:
-            results.append(str(error))
+            results.append({"error": str(error)})
     return results
 
 

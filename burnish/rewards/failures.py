@@ -49,9 +49,9 @@ def apply_policy(
     """`keep` (B,) bool says which samples of a step to train on. RewardError: too many failed, or nothing is left."""
     if len(results) != len(uids):
         raise ValueError(f"{len(results)} results for {len(uids)} uids")
-    failed = np.array([result.error is not None for result in results], dtype=bool)  # (B,)
-    if too_many(int(failed.sum()), len(results), max_failure_ratio):
-        raise _too_many_failed(results, uids, len(results), len(results), max_failure_ratio)
+    failed = [(result, uid) for result, uid in zip(results, uids, strict=True) if result.error is not None]
+    if too_many(len(failed), len(results), max_failure_ratio):
+        raise _too_many_failed(failed, len(results), len(results), max_failure_ratio)
     causes, of_tools = describe_causes(results, uids), sum(result.of_tool for result in results)
     if on_error == "zero":
         results = [replace(r, score=0.0) if r.error is not None and not r.of_tool else r for r in results]
@@ -64,7 +64,7 @@ def apply_policy(
         keep &= np.array([uid not in lost for uid in uids], dtype=bool)
     if len(results) and not keep.any():
         raise RewardError(f"none of the {len(results)} samples of the step could be used\n{causes}")
-    return keep, FailureReport(list(results), int(failed.sum()), of_tools, int((~keep).sum()), len(lost), causes)
+    return keep, FailureReport(list(results), len(failed), of_tools, int((~keep).sum()), len(lost), causes)
 
 
 def too_many(failed: int, total: int, max_failure_ratio: float) -> bool:
@@ -78,33 +78,26 @@ class FailureWatch:
     def __init__(self, total: int, max_failure_ratio: float):
         self.total, self.max_failure_ratio = total, max_failure_ratio
         self.scored = 0  # samples that were tried, with or without success
-        self.failed: list[tuple[Hashable, ScoreResult]] = []
+        self.failed: list[tuple[ScoreResult, Hashable]] = []
 
     def add(self, uid: Hashable, result: ScoreResult) -> None:
         """RewardError as soon as more samples have failed than the whole step may lose."""
         self.scored += 1
-        if result.error is None:
-            return
-        self.failed.append((uid, result))
-        if too_many(len(self.failed), self.total, self.max_failure_ratio):
-            uids, results = zip(*self.failed, strict=True)
-            raise _too_many_failed(results, uids, self.scored, self.total, self.max_failure_ratio)
+        if result.error is not None:
+            self.failed.append((result, uid))
+            if too_many(len(self.failed), self.total, self.max_failure_ratio):
+                raise _too_many_failed(self.failed, self.scored, self.total, self.max_failure_ratio)
 
 
 def _too_many_failed(
-    results: Sequence[ScoreResult],
-    uids: Sequence[Hashable] | np.ndarray,
-    scored: int,
-    total: int,
-    max_failure_ratio: float,
+    failed: Sequence[tuple[ScoreResult, Hashable]], scored: int, total: int, max_failure_ratio: float
 ) -> RewardError:
-    """What stops the run after `scored` of `total` samples; `results` may leave out those that succeeded."""
-    failed = sum(result.error is not None for result in results)
-    so_far = f"stopped after scoring {scored} of {total} samples: {failed} failed"
-    at_the_end = f"{failed} of {total} samples could not be scored"
+    """What stops the run after `scored` of `total` samples."""
+    so_far = f"stopped after scoring {scored} of {total} samples: {len(failed)} failed"
+    at_the_end = f"{len(failed)} of {total} samples could not be scored"
     return RewardError(
         f"{so_far if scored < total else at_the_end}, more than reward.max_failure_ratio={max_failure_ratio:g} allows. "
-        f"Fix what failed, or raise the ratio to continue without them\n{describe_causes(results, uids)}"
+        f"Fix what failed, or raise the ratio to continue without them\n{describe_causes(*zip(*failed, strict=True))}"
     )
 
 

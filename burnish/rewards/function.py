@@ -156,17 +156,17 @@ def _parameters(function: Callable[..., Any], where: str) -> list[inspect.Parame
 def answers(function: ScoreFunction, value: Any, count: int, label: str) -> list[dict[str, Any]]:
     """What a call for `count` samples returned, {"score", "info"} or {"error"} for each; BadResult where it is nothing
     that can be read."""
-    check = contract.checked_results
-    results = check(value, count, label) if function.batch else [contract.checked_result(value, label)]
-    return [
-        {"error": result} if isinstance(result, str) else {"score": result[0], "info": result[1]} for result in results
-    ]
+    if function.batch:
+        return contract.checked_results(value, count, label)
+    return [contract.checked_result(value, label)]
 
 
 def result_of(request: ScoreRequest, answer: Mapping[str, Any], seconds: float) -> ScoreResult:
     if "error" in answer:
         return ScoreResult.failure(request, answer["error"], seconds)
-    return ScoreResult.of(request, answer["score"], answer["info"], seconds)
+    info = dict(answer["info"])
+    proposed = info.pop(contract.NEW_PROMPTS, None)
+    return ScoreResult(answer["score"], info, None, seconds, request.data_source, new_prompts=proposed)
 
 
 def score_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[ScoreResult]:

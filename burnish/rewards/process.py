@@ -7,21 +7,17 @@ for a plain function.
 """
 
 import contextlib
-import functools
 import inspect
 import os
 import pickle
 import sys
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from burnish.child.frames import CALL, Parent
 from burnish.errors import ConfigError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.function import ScoreFunction, answers, bind, failure_text, load_function
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 def main() -> None:
@@ -54,6 +50,7 @@ def unpack(payload: bytes) -> Any:
 
 def serve_one_by_one(function: ScoreFunction, label: str, parent: Parent) -> NoReturn:
     """A plain function may still return an awaitable (functools.partial, a lambda)."""
+    runner: Any = None  # one event loop for all calls: what the function keeps may belong to it
 
     async def wait(value: Awaitable[Any]) -> Any:
         return await value
@@ -64,19 +61,14 @@ def serve_one_by_one(function: ScoreFunction, label: str, parent: Parent) -> NoR
             requests, _ = unpack(payload)
             value = function(*requests)
             if inspect.isawaitable(value):
-                value = runner().run(wait(value))
+                import asyncio
+
+                runner = runner or asyncio.Runner()
+                value = runner.run(wait(value))
             answer: dict[str, Any] = {"answers": answers(function, value, len(requests), label)}
         except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this call's failure
             answer = {"error": failure_text()}
         parent.send(number, answer)
-
-
-@functools.cache
-def runner() -> "asyncio.Runner":
-    """One event loop for all calls: what the function keeps may belong to it."""
-    import asyncio
-
-    return asyncio.Runner()
 
 
 def serve_concurrently(function: ScoreFunction, label: str, parent: Parent) -> NoReturn:

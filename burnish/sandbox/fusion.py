@@ -12,7 +12,6 @@ is up. Python only: the API's other languages are not asked for.
 import asyncio
 import json
 import time
-from typing import Any
 
 import httpx
 
@@ -97,32 +96,25 @@ class FusionSandbox:
             "files": {},
             "fetch_files": [],
         }
+        body = bytearray()
         try:
-            async with asyncio.timeout(seconds):
-                status, body = await _post(client, self.url, request, most)
+            async with (
+                asyncio.timeout(seconds),
+                client.stream("POST", self.url, json=request, timeout=None) as answer,
+            ):
+                async for chunk in answer.aiter_bytes():
+                    body += chunk
+                    if len(body) > most:
+                        return Outcome("output")
         except TimeoutError:
             raise _Trouble(f"no answer within {seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             raise _Trouble(f"{type(error).__name__}: {error}".removesuffix(": ")) from None
-        if body is None:
-            return Outcome("output")
+        status = answer.status_code
         if status != 200:
             told = " ".join(body.decode("utf-8", "replace").split())[:200] or "no text"
             raise _Trouble(f"status {status}{_HINTS.get(status, '')} ({told})", may_pass=status in ASK_AGAIN)
-        return _outcome(body, limits)
-
-
-async def _post(
-    client: httpx.AsyncClient, url: httpx.URL, request: dict[str, Any], most: int
-) -> tuple[int, bytes | None]:
-    """Status and body; None for a body that is longer than `most` bytes."""
-    body = bytearray()
-    async with client.stream("POST", url, json=request, timeout=None) as answer:
-        async for chunk in answer.aiter_bytes():
-            body += chunk
-            if len(body) > most:
-                return answer.status_code, None
-        return answer.status_code, bytes(body)
+        return _outcome(bytes(body), limits)
 
 
 def _outcome(body: bytes, limits: Limits) -> Outcome:

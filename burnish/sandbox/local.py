@@ -73,7 +73,13 @@ class LocalSandbox:
         failure = await self._failure()
         if failure is None or (failure.refused and self._allow_unsafe and sys.platform == "linux"):
             return None
-        return how_to_permit(failure.reason) if failure.refused else how_to_repair(failure.reason)
+        if failure.refused:
+            return how_to_permit(failure.reason)
+        advice = "This may pass: try again"
+        if os.geteuid() == 0:  # then programs are `nobody`
+            advice += f". Everyone must be able to read the Python that runs here: chmod -R a+rX {sys.prefix}"
+            advice += ", and chmod a+x the folders above it"
+        return f"programs cannot be run in the sandbox: {failure.reason}. {advice}"
 
     def close(self) -> None:
         """End the supervisors with all programs. Otherwise that happens when the sandbox is no longer in use."""
@@ -189,12 +195,3 @@ def how_to_permit(reason: str) -> str:
                     found.append(f"{path.removeprefix('/proc/sys/').replace('/', '.')}={value}")
     seen = f" ({', '.join(found)} is set here)" if found else ""
     return f"this machine does not let programs be isolated: {reason}{seen}. Ways out:\n{FIXES}"
-
-
-def how_to_repair(reason: str) -> str:
-    """For a machine that permits it, but where programs still cannot be run."""
-    advice = "This may pass: try again"
-    if os.geteuid() == 0:  # then programs are `nobody`
-        advice += f". Everyone must be able to read the Python that runs here: chmod -R a+rX {sys.prefix}"
-        advice += ", and chmod a+x the folders above it"
-    return f"programs cannot be run in the sandbox: {reason}. {advice}"

@@ -2,7 +2,9 @@
 
 import os
 import textwrap
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,14 @@ from burnish.rewards.pool import ScorePool
 def cases(table: str) -> list[str]:
     """Texts of a table: one a line, or several with ;; between them."""
     return [case.strip() for line in table.split("\n") for case in line.split(" ;; ") if case.strip()]
+
+
+@contextmanager
+def quick(about: str = "") -> Iterator[None]:
+    """What is done in it takes little processor time."""
+    began = time.process_time()
+    yield
+    assert time.process_time() - began < 5.0, about[:40]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from burnish.rewards.contract import (
     plain,
     shortened,
 )
+from burnish.rewards.function import result_of
 
 
 @pytest.mark.parametrize(
@@ -28,8 +29,8 @@ from burnish.rewards.contract import (
 )
 def test_numbers(value, score):
     result = checked_result(value)
-    assert result == (score, {}) and type(result[0]) is float
-    assert checked_result({"score": value}) == (score, {})
+    assert result == {"score": score, "info": {}} and type(result["score"]) is float
+    assert checked_result({"score": value}) == result
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_what_is_no_score_says_what_came_and_what_is_needed(value, said):
 def test_other_keys_become_info():
     parts = {"acc": np.float64(0.5), "pred": "7", "parts": (1, np.arange(2)), "who": Fraction(1, 2), 3: None}
     info = {"acc": 0.5, "pred": "7", "parts": [1, [0, 1]], "who": "1/2", "3": None}
-    assert checked_result({"score": 1, **parts}) == (1.0, info)
+    assert checked_result({"score": 1, **parts}) == {"score": 1.0, "info": info}
     assert plain({"a": {1}, "b": b"x", "c": {("k",): 1}}) == {"a": [1], "b": "b'x'", "c": {"('k',)": 1}}
     numbers = {"n": "a whole number of 16610 bits", "m": 10**400, "l": ["a whole number of 20001 bits"]}
     assert plain({"n": 10**5000, "m": 10**400, "l": [-(2**20_000)]}) == numbers, "those that cannot be written"
@@ -68,14 +69,14 @@ def test_other_keys_become_info():
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
 def test_results_of_a_batch(kind):
-    assert checked_results(kind([0.5, 1.0]), 2) == [(0.5, {}), (1.0, {})]
+    assert checked_results(kind([0.5, 1.0]), 2, "it") == [{"score": score, "info": {}} for score in (0.5, 1.0)]
 
 
 def test_one_bad_result_of_a_batch_is_its_own():
     good, more, bad, text = checked_results([1, {"score": 0, "acc": 1}, float("nan"), "x"], 4, "it")
-    assert good == (1.0, {}) and more == (0.0, {"acc": 1})
-    assert bad.startswith("it, for sample 2, returned nan;")
-    assert text.startswith("it, for sample 3, returned 'x' (str);")
+    assert good == {"score": 1.0, "info": {}} and more == {"score": 0.0, "info": {"acc": 1}}
+    assert bad["error"].startswith("it, for sample 2, returned nan;")
+    assert text["error"].startswith("it, for sample 3, returned 'x' (str);")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_a_result_that_is_not_a_list_is_refused(value, count, said):
 
 def test_results_remember_their_request_where_it_failed():
     request = ScoreRequest("src", "a\x1b[2Jb\n" + "x" * 500, None, {}, index=7)
-    good = ScoreResult.of(request, 0.5, {"acc": 1, "new_prompts": [{"prompt": "q"}]}, 2.0)
+    good = result_of(request, {"score": 0.5, "info": {"acc": 1, "new_prompts": [{"prompt": "q"}]}}, 2.0)
     assert (good.score, good.info, good.new_prompts, good.seconds) == (0.5, {"acc": 1}, [{"prompt": "q"}], 2.0)
     assert (good.data_source, good.index, good.response) == ("src", None, "")
     bad = ScoreResult.failure(request, "why", 1.0)

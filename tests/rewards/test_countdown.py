@@ -1,6 +1,5 @@
 """countdown: what counts as a right expression, what is never run, and the puzzles that rows hold."""
 
-import time
 from fractions import Fraction
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from burnish.data.tasks.countdown import generate
 from burnish.rewards.scores.countdown import MOST_NUMBERS, compute_score, reference, solve
 from burnish.rewards.scores.sums import parse, value_of
-from tests.rewards.conftest import cases
+from tests.rewards.conftest import cases, quick
 
 TRUTH = {"target": 24, "numbers": [3, 8, 1, 1]}
 
@@ -57,10 +56,9 @@ LONG = ["(" * 5000 + "3" + ")" * 5000, "-" * 5000 + "3", "3" * 5000, "1+" * 5000
 
 @pytest.mark.parametrize("answer", ["", *NOT_SUMS, *LONG])
 def test_no_expression(answer):
-    began = time.process_time()
-    result = score(answer, format_score=0.1)
-    assert (result["score"], result["format"]) == (0.0, 0.0)
-    assert time.process_time() - began < 5
+    with quick():
+        result = score(answer, format_score=0.1)
+        assert (result["score"], result["format"]) == (0.0, 0.0)
 
 
 def test_the_bound_is_met_without_harm():
@@ -80,10 +78,9 @@ def test_values_are_exact_and_only_the_last_answer_counts():
     assert score(f"{10**17 + 1} / {10**17}", near)["score"] == 0.0
 
 
-def test_worked_and_searched_answers_of_generated_puzzles_are_right():
+def test_searched_answers_of_generated_puzzles_are_right():
     for row in generate("train", 200, 1, {"numbers": "2,3,4"}):
         truth = row["reward_model"]["ground_truth"]
-        assert compute_score(row["extra_info"]["answer"], truth)["score"] == 1.0
         assert compute_score(reference(truth, {}), truth)["score"] == 1.0
 
 

@@ -18,7 +18,7 @@ from burnish.rewards.equivalence import LONGEST, algebra, equivalent, exact
 from burnish.rewards.equivalence.exact import read
 from burnish.rewards.equivalence.latex import tidy
 from tests.processes import is_running, until
-from tests.rewards.conftest import cases
+from tests.rewards.conftest import cases, quick
 
 HARD = r"10^{10^{10^{10}}}"  # sympy would compute it
 
@@ -60,6 +60,8 @@ SAME = pairs(r"""
     3\text{ square cm} ~~ 3\text{ cm}^2  ;;  30\text{ mph} ~~ 30\text{ miles per hour}  ;;  5\text{ m} ~~ 5m
     12\  ~~ 12  ;;  1.5e3 ~~ 1500  ;;  +\infty ~~ \infty  ;;  \text{north-east} ~~ north-east  ;;  -37_8 ~~ -37_{8}
     56\% ~~ 0.56=56\%
+    \sqrt{72}+\sqrt{50}-\sqrt{999983^2}+\sqrt{\frac{1}{12}} ~~ 11\sqrt2-999983+\frac{\sqrt3}{6}
+    $\left( 3,\ \dfrac 12 \right)$. ~~ (3,\frac12)  ;;  5\, ~~ 5
 """)
 
 ONE_WAY = pairs(r"""
@@ -152,9 +154,8 @@ def test_what_is_too_long_equals_nothing_and_a_tolerance_is_for_irrational_value
 )  # fmt: skip
 def test_no_text_costs_more_than_a_moment_in_this_process(text, monkeypatch):
     monkeypatch.setattr(algebra, "equal", lambda *_: algebra.MathVerifyAnswer(False, False, 0.0))
-    before = time.process_time()
-    assert not equivalent(text, "7").equal and not equivalent("7", text).equal
-    assert time.process_time() - before < 10.0
+    with quick():
+        assert not equivalent(text, "7").equal and not equivalent("7", text).equal
 
 
 ATTACKS = [
@@ -326,20 +327,6 @@ def computed(process: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-TIDIED = {
-    r"$\left( 3,\ \dfrac 12 \right)$.": r"(3,\frac12)",
-    r"\text{ and }": "",
-    "5\\,": "5",
-    r"\mbox{ cm}": r"\text{ cm}",
-    **{text: text for text in (r"\sin x", ".5", "5!")},
-}
-
-
-@pytest.mark.parametrize("text", TIDIED)
-def test_tidy(text):
-    assert tidy(text) == TIDIED[text]
-
-
 @pytest.mark.parametrize(
     "text",
     ["1/2\\pi", "x", "2i+j", r"\sin x", "5!", "2^x", "((((", "9^{9^{9}}", "(x+y+z)^{60}", "1 2", r"\frac{1}{0}",
@@ -348,8 +335,3 @@ def test_tidy(text):
 def test_the_exact_arithmetic_refuses_what_it_cannot_do(text):
     with pytest.raises(exact.Unreadable):
         read(tidy(text))
-
-
-def test_the_exact_arithmetic_factors_under_roots():
-    value = read(r"\sqrt{72}+\sqrt{50}-\sqrt{999983^2}+\sqrt{\frac{1}{12}}")
-    assert exact.same(value, read(r"11\sqrt2-999983+\frac{\sqrt3}{6}"))

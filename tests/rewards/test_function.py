@@ -19,10 +19,6 @@ def problem(path: str, name: str = "compute_score", **reward_kwargs) -> str:
     return str(error.value)
 
 
-def call(path: str, **reward_kwargs):
-    return bind(load_function(path), "it", reward_kwargs)(REQUEST)
-
-
 ONE = {"data_source": "src", "solution_str": "text", "ground_truth": "truth", "extra_info": {"index": 3}}
 MANY = {
     "data_sources": ["src", "src"],
@@ -60,13 +56,6 @@ def test_a_function_gets_the_parameters_it_names_in_the_batch_form_as_lists(rewa
     assert given == {name: (ONE | MANY)[name] for name in names}
 
 
-def test_values_come_by_name_also_from_a_module(monkeypatch, tmp_path, reward_file):
-    source = "def compute_score(ground_truth, extra_info, data_source, bonus): return tuple(locals().values())"
-    reward_file(source, name="reward_module_of_the_test.py")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert call("reward_module_of_the_test", bonus=7) == ("truth", {"index": 3}, "src", 7)
-
-
 def test_a_file_that_is_missing_or_cannot_be_imported(tmp_path, reward_file):
     reward_file("", name="my_reward.py")
     message = problem(str(tmp_path / "my_rewrad.py"))
@@ -86,11 +75,6 @@ def test_a_file_that_is_missing_or_cannot_be_imported(tmp_path, reward_file):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (
-            "from math import sqrt\ndef compute_scores(x): ...\ndef other(): ...\nlimit = 3",
-            "function.name=compute_score.* it defines compute_scores, other; did you mean compute_scores?",
-        ),
-        ("compute_score = 3", "it is of type int and cannot be called"),
         (
             "class compute_score: ...",
             r"is a class whose objects cannot be called; give it __call__\(self, ",
@@ -123,11 +107,6 @@ def test_reward_kwargs_are_checked(reward_file):
     for name in ("ground_truth", "ground_truths"):
         message = problem(reward_file("def compute_score(**kwargs): ..."), **{name: 1})
         assert message == f"custom_reward_function.reward_kwargs.{name}: filled from the row; use another name"
-
-
-def test_what_the_batch_form_insists_on_is_told_in_the_singular(reward_file):
-    path = reward_file("def compute_score(solution_strs, ground_truths, extra_infos=None): ...")
-    assert bind(load_function(path), "it").required == ("solution_str", "ground_truth")
 
 
 CLASSES = """

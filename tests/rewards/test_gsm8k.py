@@ -11,29 +11,19 @@ GOLDEN = golden("reward_gsm8k")
 # Where the recorded scorer refuses a right answer or rewards none: what is right instead, as (extracted, score).
 CORRECTED = {
     "gsm8k/flexible/1": ("1234", 1.0),  # commas
-    "gsm8k/strict/2": ("1234.50", 1.0),  # dollar sign
-    "gsm8k/flexible/2": ("1234.50", 1.0),
-    "gsm8k/strict/6": ("12", 1.0),  # full stop
-    "gsm8k/flexible/6": ("12", 1.0),
-    "gsm8k/flexible/18": ("42", 1.0),
-    "gsm8k/flexible/19": ("42", 1.0),
-    "gsm8k/flexible/21": ("1000000", 1.0),
-    "gsm8k/flexible/22": ("1000000", 1.0),
-    "gsm8k/flexible/34": ("5", 1.0),
-    "gsm8k/strict/35": (None, 0.0),  # no digit is no number
-    "gsm8k/flexible/35": (None, 0.0),
-    "gsm8k/strict/36": (None, 0.0),
-    "gsm8k/flexible/36": (None, 0.0),
-    "gsm8k/strict_format_score/36": (None, 0.0),
-    "gsm8k/flexible/37": (None, 0.0),
-    "gsm8k/flexible/46": ("5", 1.0),
+    **dict.fromkeys(("gsm8k/flexible/21", "gsm8k/flexible/22"), ("1000000", 1.0)),
+    **dict.fromkeys(("gsm8k/strict/2", "gsm8k/flexible/2"), ("1234.50", 1.0)),  # dollar sign
+    **dict.fromkeys(("gsm8k/strict/6", "gsm8k/flexible/6"), ("12", 1.0)),  # full stop
+    **dict.fromkeys(("gsm8k/flexible/18", "gsm8k/flexible/19"), ("42", 1.0)),
+    **dict.fromkeys(("gsm8k/flexible/34", "gsm8k/flexible/46"), ("5", 1.0)),
     "gsm8k/flexible/50": ("12", 1.0),  # an ellipsis does not hide the number before it
-    "gsm8k/strict/7": ("12.0", 1.0),  # numbers are compared by value
-    "gsm8k/flexible/7": ("12.0", 1.0),
-    "gsm8k/strict/9": (".5", 1.0),
-    "gsm8k/flexible/9": (".5", 1.0),
-    "gsm8k/strict/41": ("007", 1.0),
-    "gsm8k/flexible/41": ("007", 1.0),
+    # no digit is no number
+    **dict.fromkeys((f"gsm8k/{case}" for case in ("strict/35", "strict/36", "strict_format_score/36")), (None, 0.0)),
+    **dict.fromkeys((f"gsm8k/flexible/{number}" for number in (35, 36, 37)), (None, 0.0)),
+    # numbers are compared by value
+    **dict.fromkeys(("gsm8k/strict/7", "gsm8k/flexible/7"), ("12.0", 1.0)),
+    **dict.fromkeys(("gsm8k/strict/9", "gsm8k/flexible/9"), (".5", 1.0)),
+    **dict.fromkeys(("gsm8k/strict/41", "gsm8k/flexible/41"), ("007", 1.0)),
 }
 
 

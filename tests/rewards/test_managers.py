@@ -213,20 +213,6 @@ def test_the_default_manager_is_naive_and_a_users_class_is_adapted(reward_file, 
 
 # All managers, the same scores
 
-EXPRESSIONS = [
-    ("gsm8k", "#### 7", "7", 1.0),
-    ("gsm8k", "#### 8", "7", 0.0),
-    ("burnish/arithmetic", "answer: 12", 12, 1.0),
-    ("nq", "<answer>the Rome</answer>", {"target": ["Rome"]}, 1.0),
-    ("nq", "<answer>Milan</answer>", {"target": ["Rome"]}, 0.0),
-    ("multiply", "<answer>1,234</answer>", "1234", 1.0),
-    ("countdown", "<answer>(8 - 2) * 5</answer>", {"target": 30, "numbers": [8, 2, 5]}, 1.0),
-    ("lighteval/MATH", r"so \boxed{\frac12}", "0.5", 1.0),
-    ("lighteval/MATH", r"so \boxed{\frac13}", "0.5", 0.0),
-    ("mbpp", "```python\ndef one():\n    return 1\n```", '["assert one() == 1"]', 1.0),
-    ("mbpp", "```python\ndef one():\n    return 2\n```", '["assert one() == 1"]', 0.0),
-]
-
 
 @pytest.fixture
 def manager_of() -> Iterator:
@@ -250,16 +236,6 @@ def manager_of() -> Iterator:
         scoring.close()
 
 
-@pytest.mark.parametrize("name", MANAGERS)
-def test_every_manager_gives_the_same_scores(manager_of, name):
-    sources, texts, answers, scores = map(list, zip(*EXPRESSIONS, strict=True))
-    data = batch(texts, data_source=sources, reward_model=truths(*answers))
-    answer = manager_of(name)(data, return_dict=True)
-    placed = torch.zeros_like(answer["reward_tensor"])
-    placed[range(len(texts)), [len(text) - 1 for text in texts]] = torch.tensor(scores)
-    assert torch.equal(answer["reward_tensor"], placed) and answer["reward_extra_info"]["score"] == scores
-
-
 ONE = """
     {form} compute_score(solution_str, ground_truth, extra_info, bonus=0):
         return {{"score": len(solution_str) * ground_truth + bonus, "turns": extra_info["num_turns"]}}
@@ -278,23 +254,14 @@ MANY = """
     [*((name, ONE, "def") for name in MANAGERS), ("batch", MANY, "def"), ("batch", MANY, "async def")],
     ids=[*MANAGERS, "batch, in one call", "batch, in one async call"],
 )
-def test_every_manager_gives_the_same_scores_by_a_custom_function(manager_of, reward_file, name, source, form):
+def test_every_manager_gives_the_same_scores(manager_of, reward_file, name, source, form):
     data = batch(["a", "bb", "ccc"], reward_model=truths(1, 2, 3), num_turns=[2, 4, 6])
     answer = manager_of(name, reward_file(source.format(form=form)), bonus=0.5)(data, return_dict=True)
     assert answer["reward_tensor"].sum(-1).tolist() == [1.5, 4.5, 9.5]
     assert answer["reward_extra_info"] == {"score": [1.5, 4.5, 9.5], "turns": [2, 4, 6]}
 
 
-def test_a_function_that_takes_lists_needs_the_manager_batch(manager_of, reward_file):
-    path = reward_file(MANY.format(form="def"))
-    with pytest.raises(ConfigError) as error:
-        manager_of("naive", path)
-    message = str(error.value)
-    where = f"custom_reward_function.name=compute_score ({path}), with reward_model.reward_manager=naive"
-    assert message.startswith(where) and "set reward_model.reward_manager=batch" in message
-
-
-def test_a_users_manager_says_that_it_takes_batches(manager_of, reward_file):
+def test_a_function_that_takes_lists_needs_a_manager_that_says_it_takes_batches(manager_of, reward_file):
     path = reward_file(MANY.format(form="def"))
     classes = reward_file(
         "from burnish.rewards.managers.batch import BatchRewardManager\n"
@@ -310,8 +277,12 @@ def test_a_users_manager_says_that_it_takes_batches(manager_of, reward_file):
     data = batch(["a", "bb"], reward_model=truths(1, 2), num_turns=[2, 2])
     doubled = manager_of(f"{classes}:Doubled", path)
     assert doubled(data).sum(-1).tolist() == [2.0, 8.0] and doubled.name == "doubled"
-    with pytest.raises(ConfigError, match="set reward_model.reward_manager=batch"):
-        manager_of(f"{classes}:Plain", path)
+    for name in (f"{classes}:Plain", "naive"):
+        with pytest.raises(ConfigError) as error:
+            manager_of(name, path)
+        message = str(error.value)
+        where = f"custom_reward_function.name=compute_score ({path}), with reward_model.reward_manager={name}"
+        assert message.startswith(where) and "set reward_model.reward_manager=batch" in message
 
 
 def test_the_manager_batch_asks_only_for_what_rows_do_not_carry(manager_of, reward_file):
@@ -333,15 +304,6 @@ def test_a_function_given_as_an_object_in_the_batch_form():
     assert BatchRewardManager(Letters(), 0, compute_score)(batch(["a", "bbb"])).sum(-1).tolist() == [0.5, 1.5]
     with pytest.raises(ConfigError, match="compute_score: it takes lists of samples .* set reward_model.reward_man"):
         NaiveRewardManager(Letters(), 0, compute_score)
-
-
-def test_a_call_that_fails_is_reported_with_its_rows(manager_of, reward_file):
-    manager = manager_of("batch", reward_file("def compute_score(solution_strs): return [1.0]"))
-    with pytest.raises(RewardError) as error:
-        manager(batch(["a\x1b", "b"], uid=["x", "y"], index=[5, 6]))
-    assert "2 times (data_source gsm8k; first uid x, row index 5)" in str(error.value)
-    assert "returned 1 results for 2 samples" in str(error.value)
-    assert "    response: a\\x1b" in str(error.value)
 
 
 def test_messages_about_managers(reward_file):

@@ -1,7 +1,5 @@
 r"""math_dapo against the recorded scores, and where they err."""
 
-import time
-
 import pytest
 
 from burnish.rewards.equivalence import equivalent
@@ -78,13 +76,6 @@ READ = {
 @pytest.mark.parametrize("text", READ)
 def test_where_the_answer_is_read(text):
     assert extract_answer(text) == READ[text]
-
-
-def test_a_long_run_of_blanks_costs_little():
-    for text in ("answer" + "\n" * 200_000, "Answer:" * 20_000, "answer" + "* " * 200_000 + ":"):
-        began = time.process_time()
-        extract_answer(text)
-        assert time.process_time() - began < 10.0
 
 
 def test_strict_mode_reads_boxes_only():

@@ -48,24 +48,6 @@ def test_scores(make_pool, request_of):
     built_in.close()
 
 
-def test_one_child_serves_calls_of_several_event_loops(make_pool, request_of):
-    """No more are started than are needed."""
-    pool = make_pool(
-        """
-        import os
-        calls = 0
-        def compute_score(solution_str):
-            global calls
-            calls += 1
-            return {"score": calls, "pid": os.getpid()}
-        """,
-        num_workers=4,
-    )
-    results = [score(pool, request_of()) for _ in range(3)]
-    assert [r.score for r in results] == [1.0, 2.0, 3.0]
-    assert len({r.info["pid"] for r in results}) == 1 and results[0].info["pid"] != os.getpid()
-
-
 def test_slow_calls_use_all_processes_each_with_its_own_object(make_pool, request_of, monkeypatch, tmp_path):
     monkeypatch.setattr("burnish.rewards.pool.STARTING_AT_ONCE", 1)
     pool = make_pool(
@@ -100,53 +82,41 @@ def test_many_processes_are_started_only_while_there_is_work_for_them(make_pool,
     assert len({r.info["pid"] for r in score_all(pool, [request_of()] * 50)}) < 10
 
 
-@pytest.mark.parametrize(("num_workers", "at_once"), [(1, 3), (2, 1)])
-def test_calls_of_an_async_function_can_be_bounded_in_all(make_pool, request_of, tmp_path, num_workers, at_once):
+@pytest.mark.parametrize(("num_workers", "at_once"), [(1, None), (1, 3), (2, 1)])
+def test_calls_of_an_async_function_overlap_in_one_child_and_can_be_bounded_in_all(
+    make_pool, request_of, tmp_path, num_workers, at_once
+):
     source = f"""
         import asyncio, pathlib, uuid
         folder = pathlib.Path({str(tmp_path / "running")!r})
-        async def compute_score():
+        async def compute_score(solution_str):
             mark = folder / uuid.uuid4().hex
             mark.touch()
             seen = len(list(folder.iterdir()))
             await asyncio.sleep(0.1)
             seen = max(seen, len(list(folder.iterdir())))
             mark.unlink()
-            return seen
+            return {{"score": int(solution_str), "seen": seen}}
         """
     (tmp_path / "running").mkdir()
     pool = make_pool(source, num_workers=num_workers, at_once=at_once)
-    most = max(r.score for r in score_all(pool, [request_of() for _ in range(12)]))
-    assert most == at_once or (num_workers > 1 and most < at_once)  # the second process may come too late to add any
+    results = score_all(pool, [request_of(str(i)) for i in range(12)])
+    assert [result.score for result in results] == list(range(12))
+    most = max(result.info["seen"] for result in results)
+    assert most == at_once if at_once else most > 5
 
 
 def test_values_of_rows_travel_as_they_are_or_are_that_samples_failure(make_pool, request_of):
     pool = make_pool("""
         def compute_score(ground_truth, extra_info):
             assert isinstance(ground_truth, tuple) and extra_info["image"] == b"\\xff"
-            return {"score": float(extra_info["array"].sum()), "back": extra_info["array"], "n": extra_info["array"][0]}
+            array = extra_info["array"]
+            return {"score": float(array.sum()), "back": array, "n": array[0], "too large for JSON": [10**5000]}
         """)
     assert "cannot be sent to the scoring process" in score(pool, request_of(callback=lambda: 0)).error
     result = score(pool, ScoreRequest("s", "", (1, 2), {"array": np.arange(3), "image": b"\xff"}))
     assert result.error is None and result.score == 3.0
-    assert result.info == {"back": [0, 1, 2], "n": 0}
-
-
-def test_async_functions_overlap_in_one_child(make_pool, request_of):
-    pool = make_pool("""
-        import asyncio
-        inside = most = 0
-        async def compute_score(solution_str, ground_truth):
-            global inside, most
-            inside += 1
-            most = max(most, inside)
-            await asyncio.sleep(0.05)
-            inside -= 1
-            return {"score": float(solution_str == ground_truth), "most": most}
-        """)
-    results = score_all(pool, [request_of(str(i % 5)) for i in range(20)])
-    assert [r.score for r in results] == [float(i % 5 == 4) for i in range(20)]
-    assert max(r.info["most"] for r in results) > 5
+    assert result.info == {"back": [0, 1, 2], "n": 0, "too large for JSON": ["a whole number of 16610 bits"]}
 
 
 def test_whatever_is_raised_or_returned_is_the_samples_failure_only(make_pool, request_of):
@@ -188,16 +158,6 @@ def test_whatever_an_async_function_raises_is_the_samples_failure_only(make_pool
         assert "Traceback" in results[1].error and "my_reward.py" in results[1].error, way
         assert (results[0].error, results[2].error) == (None, None)
         assert results[0].score == results[2].score == score(pool, request_of()).score, "the process is the same"
-
-
-@pytest.mark.parametrize("form", ["def", "async def"])
-def test_numbers_that_json_cannot_carry_harm_nobody(make_pool, request_of, form):
-    pool = make_pool(
-        f"import os\n{form} compute_score(): return {{'score': 1, 'n': [10**5000], 'pid': os.getpid()}}", timeout=5
-    )
-    results = score_all(pool, [request_of()] * 3)
-    assert [(r.error, r.info["n"]) for r in results] == [(None, ["a whole number of 16610 bits"])] * 3
-    assert len({r.info["pid"] for r in results}) == 1
 
 
 def test_hanging_is_timed_out_and_the_child_replaced_with_what_it_started(make_pool, request_of, tmp_path):
@@ -263,23 +223,6 @@ def test_killing_its_process_is_a_failure_and_the_child_is_replaced(make_pool, r
         assert score(pool, request_of("pass")).score == 1.0
 
 
-def test_printing_and_reading_do_not_disturb_the_protocol(make_pool, request_of, capfd):
-    pool = make_pool("""
-        import os, subprocess, sys
-        print("while loading")
-        def compute_score(solution_str):
-            print("from print", solution_str)
-            os.write(1, b"from write\\n")
-            subprocess.run(["echo", "from echo"])
-            print("from stderr", file=sys.stderr)
-            return float(sys.stdin.read() == "")
-        """)
-    assert score(pool, request_of("one")).score == 1.0
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert all(line in err for line in ("while loading", "from print one", "from write", "from echo", "from stderr"))
-
-
 def test_the_environment_is_the_users_own(make_pool, request_of, monkeypatch):
     source = "import os\ndef compute_score(): return {'score': 1, 'path': os.environ.get('PYTHONPATH')}"
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -327,10 +270,6 @@ def test_a_function_that_always_hangs_is_known_after_a_few_calls(make_pool, requ
     [
         ("def Judge(answer): ...", "it requires answer, which no row can fill"),
         ("import os; os._exit(4)", "while it was loaded, the scoring process died: exit status 4"),
-        (
-            "class Judge:\n def __init__(self): raise OSError('no weights')\n def __call__(self, solution_str): ...",
-            r'constructing Judge failed(.|\n)*my_reward.py", line 2, in __init__(.|\n)*OSError: no weights$',
-        ),
     ],
 )
 def test_check_finds_what_is_wrong_before_anything_is_scored(make_pool, request_of, source, said):
@@ -580,19 +519,3 @@ def test_a_call_that_hangs_says_how_long_it_was_waited_for(make_pool):
     pool = make_pool("import time\ndef compute_score(solution_strs): time.sleep(1000)", timeout=0.2)
     results = pool.submit_all(requests("a", "b")).result()
     assert {r.error for r in results} == {"timed out: no scores of 2 samples within 2 × reward.timeout=0.2 s"}
-
-
-def test_a_class_with_state_in_the_batch_form(make_pool):
-    pool = make_pool(
-        """
-        class Seen:
-            def __init__(self, first): self.seen = first
-            def __call__(self, solution_strs):
-                self.seen += len(solution_strs)
-                return [self.seen] * len(solution_strs)
-        """,
-        name="Seen",
-        reward_kwargs={"first": 10},
-    )
-    assert [r.score for r in pool.submit_all(requests("a", "b")).result()] == [12, 12]
-    assert [r.score for r in pool.submit_all(requests("c")).result()] == [13]

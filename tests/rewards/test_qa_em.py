@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from burnish.rewards.scores.answer_tag import last_answer
-from burnish.rewards.scores.qa_em import compute_score, count_searches, reference
-from burnish.rewards.scores.short_answer import contains_any, gold_answers, normalise, token_f1
+from burnish.rewards.scores.qa_em import (
+    compute_score,
+    contains_any,
+    count_searches,
+    gold_answers,
+    normalise,
+    reference,
+    token_f1,
+)
 from tests.recorded import each, golden
 from tests.rewards.conftest import cases
 
@@ -19,24 +26,19 @@ SCORED = [case for case in VERL if case["params"]["function"] != "qa_normalize"]
 ERROR = ("an error", None)
 # Where the recorded scorer is wrong: what is right instead, as (pred, score), for both methods or for one.
 CORRECTED = {
-    "plain/12": ERROR,  # a right answer without any text: the row is wrong
-    "prompt/12x": ERROR,
-    "plain/24": ERROR,
-    "prompt/24x": ERROR,
-    "spaced/13": ("", 0.0),  # an empty answer is not right because "the" normalises to nothing
-    "prompt/13x": ("", 0.0),
-    "subem two/23": ("theater", 0.0),  # "ater" is no word of "theater"
-    "subem prompt/23x": ("theater", 0.0),
+    # a right answer without any text: the row is wrong
+    **dict.fromkeys(("plain/12", "prompt/12x", "plain/24", "prompt/24x"), ERROR),
+    # an empty answer is not right because "the" normalises to nothing
+    **dict.fromkeys(("spaced/13", "prompt/13x"), ("", 0.0)),
+    **dict.fromkeys(("subem two/23", "subem prompt/23x"), ("theater", 0.0)),  # "ater" is no word of "theater"
     "special/nested": ("Paris", 1.0),  # the answer begins at the nearest opening tag
     "format_score/special/nested": ("Paris", 0.1),
-    "em prompt/18": ("北京。", 1.0),  # punctuation beyond ASCII's
-    "em two/18x": ("北京。", 1.0),
-    "em two/19": ("“Hamlet”", 1.0),
-    "em prompt/19x": ("“Hamlet”", 1.0),
-    "two/39": ("it’s", 1.0),
-    "prompt/39x": ("it’s", 1.0),
-    "special/only_prompt": ("", 0.0),  # the example of the prompt is not the policy's answer
-    "special/prompt_then_no_answer": ("", 0.0),
+    # punctuation beyond ASCII's
+    **dict.fromkeys(("em prompt/18", "em two/18x"), ("北京。", 1.0)),
+    **dict.fromkeys(("em two/19", "em prompt/19x"), ("“Hamlet”", 1.0)),
+    **dict.fromkeys(("two/39", "prompt/39x"), ("it’s", 1.0)),
+    # the example of the prompt is not the policy's answer
+    **dict.fromkeys(("special/only_prompt", "special/prompt_then_no_answer"), ("", 0.0)),
 }
 
 
@@ -95,19 +97,13 @@ def test_golden_of_the_scorer_that_reads_the_prompt_too(case):
     twin = next(other for other in SCORED if parts(other) == parts(case))
     assert twin["inputs"] == case["inputs"]
     assert scored(case) == right(twin)
-    if right(twin) != recorded(case):
-        wanted_two = case["expected"]["extracted"] is None and case["inputs"]["solution_str"].count("</answer>") > 0
-        spam = case["inputs"]["solution_str"].count("<answer>") > 10 and parts(case)[0] == "em"
-        assert wanted_two or spam or right(twin) != recorded(twin)
 
 
 def test_every_case_is_read_and_every_correction_is_one():
-    assert (len(NORMALISED), len(SCORED), len(SEARCH_R1)) == (42, 224, 224)
-    names = {key for case in SCORED if right(case) != recorded(case) for key in (parts(case)[1], " ".join(parts(case)))}
-    assert not set(CORRECTED) - names
-    assert sum(right(case) != recorded(case) for case in SCORED) == 30
-    twins = {parts(case): right(case) for case in SCORED}
-    assert sum(twins[parts(case)] != recorded(case) for case in SEARCH_R1) == 76
+    assert (len(NORMALISED), len(SCORED), len(SEARCH_R1), len(FORMED)) == (42, 224, 224, 117)
+    corrected = [parts(case) for case in SCORED if right(case) != recorded(case)]
+    assert not set(CORRECTED) - {key for method, name in corrected for key in (name, f"{method} {name}")}
+    assert len(corrected) == 30
 
 
 def test_the_last_answer():
@@ -228,29 +224,16 @@ def test_golden_of_the_form(case):
     options = {name: value for name, value in case["params"].items() if name != "function"}
     result = compute_score(text, {"target": case["inputs"]["target"]}, {"retrieved": retrieved}, **options)
     valid, score = right_form(case)
+    place, _, name = case["name"].rpartition("/")
+    if place == "with_prompt":
+        is_right = (valid, score) == (case["expected"]["valid_format"], case["expected"]["score"])
+        assert is_right == (name not in CORRECTED_FORM)
     assert result["score"] == pytest.approx(score)
     if "format" in result:
         assert result["format"] == valid
         # Made-up information counts for nothing; the recorded scorer counts it.
         made_up = "info_without_search" in case["name"]
         assert result["retrieval"] == (case["expected"]["retrieval_correct"] and not made_up)
-
-
-def test_where_the_recorded_scorer_of_the_form_is_wrong():
-    """With the prompt in front, the corrections above; else it misses the marker, or the second answer."""
-    assert len(FORMED) == 117
-    wrong = [
-        case for case in FORMED if right_form(case) != (case["expected"]["valid_format"], case["expected"]["score"])
-    ]
-    with_prompt = {case["name"] for case in wrong if case["name"].startswith("with_prompt/")}
-    assert with_prompt == {f"with_prompt/{name}" for name in CORRECTED_FORM}
-    for case in wrong:
-        if case["name"] not in with_prompt:
-            place, _, name = case["name"].rpartition("/")
-            assert place in ("bare", "no_prompt_marker")
-            no_marker = case["expected"]["reason"] == "Missing assistant marker"
-            assert no_marker or case["expected"]["extracted"] is None or name in CORRECTED_FORM
-    assert len(wrong) == 61
 
 
 GOOD, WRONG = "<think>t</think><answer>Rome</answer>", "<think>t</think><answer>Oslo</answer>"

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import time
 
 import pytest
 
@@ -12,7 +11,7 @@ from burnish.errors import ConfigError, install_command
 from burnish.rewards.scores import reasoning_gym
 from burnish.rewards.scores.reasoning_gym import check, compute_score, reference
 from burnish.rewards.scores.reasoning_gym_guards import GUARDS, REFUSED, is_formula
-from tests.rewards.conftest import cases
+from tests.rewards.conftest import cases, quick
 
 HARM = "__import__('pathlib').Path('harm').touch()"
 # Tasks that run an answer as Python, each with a way to try it.
@@ -69,10 +68,9 @@ def test_an_answer_is_never_run(rows, task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     row = rows(task)[0]
     for answer in (HARM, f"[{HARM}]", f"[[{HARM}]]", "9**9**9**9", "1e999999999", "x.__class__"):
-        began = time.process_time()
-        assert score(row, answer)["score"] == 0.0, answer
-        assert not (tmp_path / "harm").exists()
-        assert time.process_time() - began < 5
+        with quick():
+            assert score(row, answer)["score"] == 0.0, answer
+            assert not (tmp_path / "harm").exists()
 
 
 @pytest.mark.parametrize(
@@ -103,9 +101,8 @@ def test_an_answer_does_not_decide_how_long_it_takes(rows, task):
     row = rows(task)[0]
     score(row, "1")
     for answer in ("U99999999", "A+999999999", "1e999999999"):
-        began = time.process_time()
-        assert score(row, answer)["score"] <= 0.05
-        assert time.process_time() - began < 5
+        with quick():
+            assert score(row, answer)["score"] <= 0.05
 
 
 def test_wrong_answers_that_the_package_takes_for_right(rows):
@@ -204,6 +201,5 @@ LONG = ["9" * 21, "x*" * 2000 + "x", "(" * 900 + "x" + ")" * 900, "-" * 1900 + "
 
 @pytest.mark.parametrize("text", ["", *NOT_PLAIN, *LONG])
 def test_texts_that_are_not_formulas_are_rejected_quickly(text):
-    began = time.process_time()
-    assert not is_formula(text)
-    assert time.process_time() - began < 5
+    with quick():
+        assert not is_formula(text)

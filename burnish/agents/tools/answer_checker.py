@@ -31,7 +31,7 @@ class _CheckedAnswer:
 
 
 class AnswerChecker(BaseTool):
-    check: Callable[[Any, Mapping[str, Any]], None]  # of the scorer: ValueError where that is no right answer
+    check: Callable[[Any, Mapping[str, Any]], object]  # of the scorer: ValueError where that is no right answer
 
     def __init__(self, config: dict[str, Any], tool_schema: Schema):
         super().__init__(config, tool_schema)

@@ -99,10 +99,6 @@ def constant(number: Fraction | int) -> Value:
     return Value({_UNIT: number} if number else {}, _ONE)
 
 
-I = Value({(-1, 0): Fraction(1)}, _ONE)  # noqa: E741
-PI = Value({(1, 1): Fraction(1)}, _ONE)
-
-
 def add(a: Value, b: Value) -> Value:
     if a.denominator == b.denominator:
         return Value(_plus(a.numerator, b.numerator), a.denominator)
@@ -187,11 +183,15 @@ _TOKEN = re.compile(
     r"|(?P<space>\s+)"
 )
 _MIXED = re.compile(r"(?<![\d.,}])(\d+) (\d+)/(\d+)(?![\d.])")  # 1 1/2
-_NAMED = {"\\pi": PI, "i": I}
+_NAMED = {"\\pi": Value({(1, 1): Fraction(1)}, _ONE), "i": Value({(-1, 0): Fraction(1)}, _ONE)}
 
 
 def read(text: str) -> Value:
-    return _Reader(text).whole()
+    reader = _Reader(text)
+    value = reader.sum()
+    if reader.at != len(reader.tokens):
+        raise Unreadable("it does not end where it should")
+    return value
 
 
 class _Reader:
@@ -210,12 +210,6 @@ class _Reader:
                 self.tokens.append((match.lastgroup or "", match[0]))
         if end != len(text):
             raise Unreadable(f"{text[end]!r} is no part of it")
-
-    def whole(self) -> Value:
-        value = self.sum()
-        if self.at != len(self.tokens):
-            raise Unreadable("it does not end where it should")
-        return value
 
     def sum(self) -> Value:
         self.depth += 1
@@ -284,28 +278,28 @@ class _Reader:
         if kind == "number":
             return constant(Fraction(text.replace(",", "").rstrip(".")))
         if kind == "periodic":
-            return constant(_periodic(text))
+            before, _, behind = text.partition(".")  # 0.1\overline{6} is 1/6
+            fixed, period = behind.removesuffix("}").split("\\overline{")
+            scale, repeat = 10 ** len(fixed), 10 ** len(period) - 1
+            return constant(int(before or 0) + Fraction(int(fixed or 0), scale) + Fraction(int(period), scale * repeat))
         if text in _NAMED:
             return _NAMED[text]
         if text == "\\frac":
             above = self.argument()
             return divide(above, self.argument())
         if text == "\\sqrt":
-            return self.root()
+            if self.next() == "[":
+                self.at += 1
+                degree = self.sum().rational
+                if self.take() != "]" or degree != 2:
+                    raise Unreadable("another root than the square root")
+            return square_root(self.argument())
         if text in ("(", "{", "["):
             value = self.sum()
             if self.take() != {"(": ")", "{": "}", "[": "]"}[text]:
                 raise Unreadable("brackets that do not match")
             return value
         raise Unreadable(f"{text} is no part of it")
-
-    def root(self) -> Value:
-        if self.next() == "[":
-            self.at += 1
-            kind = self.sum().rational
-            if self.take() != "]" or kind != 2:
-                raise Unreadable("another root than the square root")
-        return square_root(self.argument())
 
     def argument(self) -> Value:
         r"""What a command takes: a group in braces, or a single digit, letter or command, as TeX does (\frac12)."""
@@ -336,11 +330,3 @@ class _Reader:
             raise Unreadable("it ends too early")
         self.at += 1
         return text
-
-
-def _periodic(text: str) -> Fraction:
-    r"""0.1\overline{6} is 1/6."""
-    before, _, behind = text.partition(".")
-    fixed, period = behind.removesuffix("}").split("\\overline{")
-    scale, repeat = 10 ** len(fixed), 10 ** len(period) - 1
-    return Fraction(int(before or 0)) + Fraction(int(fixed or 0), scale) + Fraction(int(period), scale * repeat)

@@ -103,10 +103,9 @@ _NAME = re.compile(
     r"|\([a-zA-Z](?:,[a-zA-Z])+\)"
 )
 _SIMPLE_NAME = re.compile(r"[a-zA-Z](?:_(?:\{\w+\}|\w))?")
-_SIGN = re.compile(r"\\(?:le|ge|ne|in|approx)(?![a-zA-Z])\s*|[=<>]")
-_CUP = re.compile(r"\\cup(?![a-zA-Z])\s*")
-_COMMA = re.compile(r"[,;]")
-_COLON = re.compile(r":")
+_SIGN = r"\\(?:le|ge|ne|in|approx)(?![a-zA-Z])\s*|[=<>]"
+_CUP = r"\\cup(?![a-zA-Z])\s*"
+_COMMA = "[,;]"
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d)(?!,\d)")
 _MATRIX = re.compile(
     r"\\begin\{([pbB]?|small)matrix\}(.*)\\end\{\1matrix\}|\\begin\{array\}\{[^{}]*\}(.*)\\end\{array\}"
@@ -138,7 +137,7 @@ def form_of(text: str, depth: int = 0) -> Form:
         signs_between = tuple(sign[0].strip().replace("\\approx", "=") for sign in _top(text, _SIGN))
         return Relation(text, tuple(form_of(side, depth + 1) for side in sides), signs_between)
     if _RATIO.fullmatch(text):
-        return Ratio(text, tuple(form_of(part, depth + 1) for part in _split(text, _COLON)))
+        return Ratio(text, tuple(form_of(part, depth + 1) for part in _split(text, ":")))
     if (matrix := _MATRIX.fullmatch(text)) and not _NESTED.search(matrix[2] or matrix[3] or ""):
         rows = (matrix[2] or matrix[3] or "").removesuffix("\\\\").split("\\\\")
         return Matrix(text, tuple(tuple(form_of(cell.strip(), depth + 1) for cell in row.split("&")) for row in rows))
@@ -216,7 +215,7 @@ def _items(text: str) -> list[str]:
     return [part for part in _cut(text, [comma for comma in _top(text, _COMMA) if comma.start() not in inside]) if part]
 
 
-def _split(text: str, separator: re.Pattern[str]) -> list[str]:
+def _split(text: str, separator: str) -> list[str]:
     return _cut(text, _top(text, separator))
 
 
@@ -226,7 +225,7 @@ def _cut(text: str, separators: list[re.Match[str]]) -> list[str]:
     return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
 
 
-def _top(text: str, separator: re.Pattern[str]) -> list[re.Match[str]]:
+def _top(text: str, separator: str) -> list[re.Match[str]]:
     """The separators that stand in no bracket and no environment."""
     found, depth = [], 0
     for match in _or_bracket(separator).finditer(text):
@@ -241,23 +240,13 @@ def _top(text: str, separator: re.Pattern[str]) -> list[re.Match[str]]:
 
 
 @functools.cache
-def _or_bracket(separator: re.Pattern[str]) -> re.Pattern[str]:
-    return re.compile(rf"(?P<here>{separator.pattern})|\\[a-zA-Z]+|\\.|[(\[{{)\]}}]", re.DOTALL)
+def _or_bracket(separator: str) -> re.Pattern[str]:
+    return re.compile(rf"(?P<here>{separator})|\\[a-zA-Z]+|\\.|[(\[{{)\]}}]", re.DOTALL)
 
 
 def members_of(form: Form) -> Form:
     """The set, where the answer says of a name that it lies in it."""
     return form.sides[-1] if isinstance(form, Relation) and form.signs == ("\\in",) and form.names else form
-
-
-def right_side(equation: Relation) -> Form:
-    """What an equation says its left side is; `5=x` says it the other way round."""
-    first, last = equation.sides[0], equation.sides[-1]
-    return first if is_number(first) and not is_number(last) and last.text.isalpha() else last
-
-
-def same_name(a: Relation, b: Relation) -> bool:
-    return folded(a.sides[0]) == folded(b.sides[0])
 
 
 def is_number(form: Form) -> bool:

@@ -108,8 +108,8 @@ class _Comparison:
                 return self.sequences(answer, truth)
             case Union(), Union() if len(answer.parts) == len(truth.parts):
                 return self.in_any_order(answer.parts, truth.parts) or self.ask(answer, truth)
-            case Matrix(), Matrix():
-                return self.matrices(answer, truth)
+            case Matrix(rows=a), Matrix(rows=b):
+                return list(map(len, a)) == list(map(len, b)) and all(map(self.in_order, a, b))
             case Ratio(), Ratio():
                 return self.ratios(answer, truth)
             case Ratio(items=(a, b)), Scalar() if isinstance(a, Scalar) and isinstance(b, Scalar):
@@ -203,11 +203,6 @@ class _Comparison:
         a, b = ([read(item.text) for item in form.items] for form in (answer, truth))
         return all(exact.same(exact.multiply(x, b[0]), exact.multiply(y, a[0])) for x, y in zip(a, b, strict=True))
 
-    def matrices(self, answer: Matrix, truth: Matrix) -> bool:
-        if [len(row) for row in answer.rows] != [len(row) for row in truth.rows]:
-            return False
-        return all(map(self.in_order, answer.rows, truth.rows))
-
     def relations(self, answer: Form, truth: Form) -> bool:
         if not isinstance(truth, Relation):
             assert isinstance(answer, Relation)
@@ -228,7 +223,7 @@ class _Comparison:
         if answer.signs == truth.signs:
             if answer.sides == truth.sides:
                 return True
-            if truth.names and answer.names and forms.same_name(answer, truth):
+            if truth.names and answer.names and forms.folded(answer.sides[0]) == forms.folded(truth.sides[0]):
                 return self.equal(answer.sides[-1], truth.sides[-1])
             if len(truth.signs) > 1 or not (letters_of(answer.text) and letters_of(truth.text)):
                 return self.in_order(answer.sides, truth.sides)
@@ -236,17 +231,22 @@ class _Comparison:
 
     def said_of(self, equation: Relation, truth: Form) -> bool:
         """Whether an answer that is an equation gives a truth that is none: a name and the value, or a computation."""
+        first, last = equation.sides[0], equation.sides[-1]
         if equation.names or equation.adds_names:
-            return self.equal(equation.sides[-1], truth)
-        if forms.right_side(equation) is equation.sides[0]:  # 5=x
-            return self.equal(equation.sides[0], truth)
+            return self.equal(last, truth)
+        if forms.is_number(first) and not forms.is_number(last) and last.text.isalpha():  # 5=x
+            return self.equal(first, truth)
         return not letters_of(equation.text) and all(self.equal(side, truth) for side in equation.sides)
 
     def ask(self, answer: Form, truth: Form) -> bool:
-        """What math-verify says, if the texts are such as it may read."""
+        """What math-verify says of both without their units, if the texts are such as it may read."""
         from burnish.rewards.equivalence import algebra  # asyncio and processes, which most answers do not need
 
-        said, wanted = texts_of(answer, truth)
+        said, wanted = _without_units(answer), _without_units(truth)
+        if not (_one_case(said) and _one_case(wanted)):  # math-verify takes capitals for small letters
+            said, wanted = (
+                _CAPITAL.sub(lambda match: match[0] + "_{0}" * (len(match[0]) == 1), text) for text in (said, wanted)
+            )
         if not may_be_read(wanted):
             self.unreadable_truth = True
             return False
@@ -292,16 +292,6 @@ def _is_set(form: Form) -> bool:
     if isinstance(form, Relation):
         return not form.is_equation
     return isinstance(form, Union) or _SET.search(form.text) is not None
-
-
-def texts_of(answer: Form, truth: Form) -> tuple[str, str]:
-    """Both without their units, and with capitals that are no small letters, where one text has both."""
-    said, wanted = _without_units(answer), _without_units(truth)
-    if not (_one_case(said) and _one_case(wanted)):  # math-verify takes capitals for small letters
-        said, wanted = (
-            _CAPITAL.sub(lambda match: match[0] + "_{0}" * (len(match[0]) == 1), text) for text in (said, wanted)
-        )
-    return said, wanted
 
 
 def may_be_read(text: str) -> bool:

@@ -107,24 +107,15 @@ def _trimmed(text: str) -> str:
     return text
 
 
-_OPENING, _CLOSING = "([{", ")]}"
+_BRACKET = re.compile(r"\\.|[(\[{)\]}]", re.DOTALL)
 
 
 def closing(text: str, start: int) -> int | None:
     r"""Where the bracket that opens at `start` is closed: any of ( [ { \{ by any of ) ] } \}, as intervals mix them."""
-    depth, at = 0, start
-    while at < len(text):
-        character = text[at]
-        if character == "\\" and at + 1 < len(text):
-            at += 1
-            character = text[at] if text[at] in "{}" else ""
-        if character and character in _OPENING:
-            depth += 1
-        elif character and character in _CLOSING:
-            depth -= 1
-            if depth == 0:
-                return at
-            if depth < 0:
-                return None
-        at += 1
+    depth = 0
+    for bracket in _BRACKET.finditer(text, start):
+        closes = bracket[0] in (")", "]", "}", "\\}")
+        depth += (bracket[0] in ("(", "[", "{", "\\{")) - closes
+        if closes and depth <= 0:
+            return bracket.end() - 1 if depth == 0 else None
     return None

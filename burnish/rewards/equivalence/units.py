@@ -6,7 +6,6 @@ Words in \text{…} behind an expression are its unit, unless they say more than
 """
 
 import re
-from typing import NamedTuple
 
 NUMBER_WORDS = {
     word: str(number)
@@ -44,13 +43,8 @@ _ONLY_WORDS = re.compile(r"[A-Za-z\s./'^-]+(?:\^\d)?")
 _SAYS_MORE = re.compile(r"\b(?:or|and|to|is|are|was|not|no|than|if|but|minus|plus|through|mod|modulo)\b", re.IGNORECASE)
 
 
-class Quantity(NamedTuple):
-    core: str  # the expression
-    unit: str | None  # where it is known
-    percent: bool
-
-
-def split_unit(text: str) -> Quantity:
+def split_unit(text: str) -> tuple[str, str | None, bool]:
+    """The expression, its unit where that is known, and whether there is a percent sign."""
     unit = None
     while found := _IN_TEXT.fullmatch(text) or _PLAIN.fullmatch(text):
         in_text = found.re is _IN_TEXT
@@ -65,11 +59,11 @@ def split_unit(text: str) -> Quantity:
         if factor := _MAGNITUDES.get(_singular(first)):
             text, canonical = f"({text})*{factor}", _canonical(rest)
         if _singular(words) in ("percent", "percentage"):
-            return Quantity(text, unit, True)
+            return text, unit, True
         unit = canonical or unit
     if text.endswith("%"):
-        return Quantity(text.rstrip("% "), unit, True)
-    return Quantity(text, unit, False)
+        return text.rstrip("% "), unit, True
+    return text, unit, False
 
 
 def is_unit(words: str) -> bool:

@@ -9,13 +9,14 @@ and calls the manager with those rows; any other class is only called, with all 
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from burnish.config.reward import RewardManagerConfig, RewardModelConfig
 from burnish.errors import ConfigError
 from burnish.protocol import DataProto
-from burnish.rewards.contract import FunctionSpec, ScoreResult
+from burnish.rewards.contract import ScoreResult
 from burnish.rewards.function import NEEDS_BATCH
+from burnish.rewards.managers.naive import NaiveRewardManager, spec_of
 from burnish.rewards.scoring import Scoring
 from burnish.user_code import load_object, load_target, nearest
 
@@ -29,34 +30,12 @@ MANAGERS = {
 }
 
 
-class RewardManager(Protocol):
-    """What the trainer uses of a manager."""
-
-    takes_results: bool  # it has `score`, and places the results that rows carry
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
-    def spec(self) -> FunctionSpec | None:
-        """The function by which each sample can be scored as its trajectory finishes; None: scored all together."""
-
-    def __call__(self, data: DataProto, return_dict: bool = False) -> Any:
-        """The rewards (B, R); with `return_dict` {"reward_tensor": …, "reward_extra_info": …}."""
-
-    def score(self, data: DataProto) -> list[ScoreResult]:
-        """One result per row; only where `takes_results`."""
-
-    def check_row(self, row: Mapping[str, Any]) -> str | None:
-        """What keeps a row from being scored, naming the field, or None; asked when a dataset is loaded."""
-
-    def close(self) -> None:
-        """End the processes that score."""
-
-
 class UserManager:
-    """A user's own manager: it has to be callable, and may have the rest."""
+    """A user's own manager: it has to be callable, and may have the rest of what the trainer uses.
+
+    takes_results   it has `score`, and places the results that rows carry
+    spec            the function by which each sample can be scored as its trajectory finishes; None: all together
+    """
 
     def __init__(self, manager: Any):
         self.manager, self.name = manager, type(manager).__name__
@@ -64,6 +43,7 @@ class UserManager:
         self.spec = spec_of(getattr(manager, "compute_score", None)) if self.takes_results else None
 
     def __call__(self, data: DataProto, return_dict: bool = False) -> Any:
+        """The rewards (B, R); with `return_dict` {"reward_tensor": …, "reward_extra_info": …}."""
         return self.manager(data, return_dict=return_dict)
 
     def score(self, data: DataProto) -> list[ScoreResult]:
@@ -71,6 +51,7 @@ class UserManager:
         return results
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:
+        """What keeps a row from being scored, naming the field, or None; asked when a dataset is loaded."""
         check = getattr(self.manager, "check_row", None)
         return check(row) if check else None
 
@@ -79,17 +60,12 @@ class UserManager:
             close()
 
 
+RewardManager: TypeAlias = NaiveRewardManager | UserManager
+
+
 def adapt_manager(manager: Any) -> RewardManager:
     """The manager itself where it is one of burnish's, else behind the adapter."""
-    from burnish.rewards.managers.naive import NaiveRewardManager
-
-    adapted: RewardManager = manager if isinstance(manager, NaiveRewardManager | UserManager) else UserManager(manager)
-    return adapted
-
-
-def spec_of(function: Any) -> FunctionSpec | None:
-    """The spec of a function that scores single samples."""
-    return None if isinstance(function, Scoring) and not function.one_by_one else getattr(function, "spec", None)
+    return manager if isinstance(manager, NaiveRewardManager | UserManager) else UserManager(manager)
 
 
 def load_manager(

@@ -18,7 +18,6 @@ from burnish.protocol import DataProto
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.failures import describe_causes
 from burnish.rewards.function import NEEDS_BATCH, bind, score_here
-from burnish.rewards.managers import spec_of
 from burnish.rewards.scoring import FACTS, Scoring, request_for
 
 RESULT_COLUMN = "score_result"
@@ -130,6 +129,11 @@ class NaiveRewardManager:
                 sep="\n",
                 flush=True,
             )
+
+
+def spec_of(function: Any) -> FunctionSpec | None:
+    """The spec of a function that scores single samples."""
+    return None if isinstance(function, Scoring) and not function.one_by_one else getattr(function, "spec", None)
 
 
 def _row(data: DataProto, i: int) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 r"""What a response answers and what a row holds to be right: shared by math, math_dapo, prime_math and geo3k. `judged`
-is what a scorer gives back; `rules_of_truth` makes its `reference` and `check`.
+is what a scorer gives back; `rule_of_truth` makes its `reference`, which is its `check` too.
 """
 
 import math
 import numbers
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from burnish.rewards.equivalence import LONGEST, Equivalence, equivalent
 
@@ -19,44 +19,24 @@ _ONE_FORMULA = re.compile(r"[^$]*(?<!\\)\$\$?([^$]+)(?<!\\)\$\$?[^$]*")
 _SENTENCE = re.compile(r"[.!?](?=\s)|,?\s\(?(?:because|since|which|where)\b")
 
 
-class Judged(TypedDict):
-    """What each of the scorers gives back; some add `format`."""
-
-    score: float
-    acc: float
-    pred: str
-    timed_out: float
-    unreadable_truth: float
-    format: NotRequired[float]
-
-
 def judged(
     scorer: str, answer: str | None, ground_truth: Any, seconds: float, tolerance: float = 0.0, wrong: float = 0.0
-) -> Judged:
+) -> dict[str, Any]:
     """The result for an answer: 1 where it is the same mathematics as the ground truth, else `wrong`."""
     truth = truth_text(ground_truth, scorer)
     verdict = equivalent(answer, truth, seconds, tolerance) if answer else Equivalence(False)
-    return Judged(
-        score=1.0 if verdict.equal else wrong,
-        acc=float(verdict.equal),
-        pred=answer or "",
-        timed_out=float(verdict.timed_out),
-        unreadable_truth=float(verdict.unreadable_truth),
-    )
+    return {
+        "score": 1.0 if verdict.equal else wrong,
+        "acc": float(verdict.equal),
+        "pred": answer or "",
+        "timed_out": float(verdict.timed_out),
+        "unreadable_truth": float(verdict.unreadable_truth),
+    }
 
 
-def rules_of_truth(
-    scorer: str, before: str = ""
-) -> tuple[Callable[[Any, Mapping[str, Any]], str], Callable[[Any, Mapping[str, Any]], None]]:
-    """A scorer's `reference`, a right response that boxes the truth, and its `check`."""
-
-    def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
-        return f"{before}\\boxed{{{truth_text(ground_truth, scorer)}}}"
-
-    def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
-        truth_text(ground_truth, scorer)
-
-    return reference, check
+def rule_of_truth(scorer: str, before: str = "") -> Callable[[Any, Mapping[str, Any]], str]:
+    """A scorer's `reference`: a right response, which boxes the truth."""
+    return lambda ground_truth, extra_info: f"{before}\\boxed{{{truth_text(ground_truth, scorer)}}}"
 
 
 class Box(NamedTuple):
@@ -104,12 +84,8 @@ def stated(text: str, pattern: re.Pattern[str] = _STATED, start: int = 0) -> str
         return _DISPLAY.split(line, maxsplit=1)[0].strip()
     if formula := _ONE_FORMULA.fullmatch(line):
         return formula[1].strip()
-    return plain(_SENTENCE.split(line, maxsplit=1)[0])
-
-
-def plain(answer: str) -> str:
-    """An answer without the asterisks and full stop around it."""
-    return answer.strip().strip("*_").strip().rstrip(".").strip()
+    sentence = _SENTENCE.split(line, maxsplit=1)[0]
+    return sentence.strip().strip("*_").strip().rstrip(".").strip()
 
 
 def truth_text(ground_truth: Any, scorer: str) -> str:

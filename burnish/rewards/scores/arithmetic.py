@@ -25,8 +25,7 @@ def reference(ground_truth: str | int, extra_info: Mapping[str, Any]) -> str:
     return f"answer: {_integer(ground_truth)}"
 
 
-def check(ground_truth: str | int, extra_info: Mapping[str, Any]) -> None:
-    _integer(ground_truth)
+check = reference
 
 
 def _integer(ground_truth: Any) -> int:

@@ -122,12 +122,8 @@ def program_in(response: str, tests: Tests) -> str | None:
     blocks = _blocks(response)
     if not blocks:
         return None
-    programs = [block.program for block in blocks]
-    marks = [
-        (_fits(program, tests), block.language in _PYTHON, block.is_closed, number)
-        for number, (block, program) in enumerate(zip(blocks, programs, strict=True))
-    ]
-    return programs[max(marks)[-1]]
+    *_, best = sorted(blocks, key=lambda one: (_fits(one.program, tests), one.language in _PYTHON, one.is_closed))
+    return best.program  # the last of those that are alike
 
 
 def _blocks(response: str) -> list[_CodeBlock]:

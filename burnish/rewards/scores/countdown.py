@@ -9,7 +9,7 @@ import numbers
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from burnish.rewards.contract import unboxed
 from burnish.rewards.scores.answer_tag import last_answer, tagged
@@ -18,19 +18,14 @@ from burnish.rewards.scores.sums import numbers_in, parse, value_of
 _WRITTEN_OTHERWISE = str.maketrans("xX·⋅−", "****-")
 _CLAIM = re.compile(r"\s*(-?[0-9]{1,30})(?:\.0{0,30})?\s*")
 _EXAMPLE = '{"target": 24, "numbers": [3, 8, 1]}'
-MOST_NUMBERS = 5  # that are solved for: about 50 ms; six take seconds, seven minutes
+MOST_NUMBERS = 5  # that are solved for: about 0.1 s; six take seconds, seven minutes
 Ways = dict[Fraction, str]  # value → one way to write it
-
-
-class Puzzle(NamedTuple):
-    target: int
-    numbers: list[int]
 
 
 def compute_score(
     solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0
 ) -> dict[str, float | str]:
-    puzzle = puzzle_of(ground_truth)
+    target, given = puzzle_of(ground_truth)
     answer = last_answer(solution_str) or ""
     written = answer.translate(_WRITTEN_OTHERWISE).removesuffix(".")
     claim: int | None = None  # the whole number that the sum is said to be
@@ -42,15 +37,15 @@ def compute_score(
     tree = parse(written)
     right = (
         tree is not None
-        and claim in (None, puzzle.target)
-        and sorted(numbers_in(tree)) == sorted(puzzle.numbers)
-        and value_of(tree) == puzzle.target
+        and claim in (None, target)
+        and sorted(numbers_in(tree)) == sorted(given)
+        and value_of(tree) == target
     )
     earned = score if right else format_score if tree is not None else 0.0
     return {"score": earned, "acc": float(right), "format": float(tree is not None), "pred": answer}
 
 
-def puzzle_of(ground_truth: Any) -> Puzzle:
+def puzzle_of(ground_truth: Any) -> tuple[int, list[int]]:
     """The target and the numbers; ValueError where the ground truth does not hold them."""
     given = ground_truth
     if isinstance(given, str):
@@ -68,7 +63,7 @@ def puzzle_of(ground_truth: Any) -> Puzzle:
     whole = [number for one in several if (number := _whole(one)) is not None and number >= 0]
     if len(whole) < len(several):
         raise _not_a_puzzle(ground_truth, "has 'numbers' that are not whole or below 0")
-    return Puzzle(target, whole)
+    return target, whole
 
 
 def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
@@ -104,8 +99,8 @@ def _not_a_puzzle(ground_truth: Any, why: str) -> ValueError:
 def solve(numbers: list[int], target: int) -> str | None:
     """One way to write the target with each number used once, or None where there is none.
 
-    For each set of numbers, smaller sets first, all values that it can make are kept with one way to write each; the
-    whole set is not spelled out, for there only the target is asked for. Exact, as values are fractions.
+    For each set of numbers, smaller sets first, all values that it can make are kept with one way to write each; those
+    of the whole set are not, for there only the target is asked for. Exact, as values are fractions.
     """
     whole = (1 << len(numbers)) - 1
     ways: dict[int, Ways] = {1 << i: {Fraction(number): str(number)} for i, number in enumerate(numbers)}
@@ -114,10 +109,8 @@ def solve(numbers: list[int], target: int) -> str | None:
     for subset in range(1, whole):
         if subset not in ways:
             ways[subset] = {value: text for pair in _splits(subset, ways) for value, text in _joined(*pair)}
-    for first, second in _splits(whole, ways):
-        if found := _that_make(Fraction(target), first, second):
-            return found
-    return None
+    made = (one for pair in _splits(whole, ways) for one in _joined(*pair))
+    return next((text for value, text in made if value == target), None)
 
 
 def _splits(subset: int, ways: dict[int, Ways]) -> Iterator[tuple[Ways, Ways]]:
@@ -139,19 +132,3 @@ def _joined(first: Ways, second: Ways) -> Iterator[tuple[Fraction, str]]:
                 yield a / b, f"({x} / {y})"
             if a:
                 yield b / a, f"({y} / {x})"
-
-
-def _that_make(target: Fraction, first: Ways, second: Ways) -> str | None:
-    """As above, but asking the second half for what is missing."""
-    for a, x in first.items():
-        wanted = [(target - a, "{x} + {y}"), (a - target, "{x} - {y}"), (a + target, "{y} - {x}")]
-        if a:
-            wanted += [(target / a, "{x} * {y}"), (target * a, "{y} / {x}")]
-            if target:
-                wanted.append((a / target, "{x} / {y}"))
-        elif not target:
-            return f"{x} * {next(iter(second.values()))}"
-        for b, form in wanted:
-            if b in second:
-                return form.format(x=x, y=second[b])
-    return None

@@ -5,10 +5,12 @@ How it differs from the recorded scores of the field's scorer: that one misses e
 ground truth is an error of the row.
 """
 
-from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_boxed, rules_of_truth
+from typing import Any
 
-reference, check = rules_of_truth("geo3k", before="<think>\n</think>\n")
+from burnish.rewards.equivalence import DEFAULT_SECONDS
+from burnish.rewards.scores.answers import judged, last_boxed, rule_of_truth
+
+reference = check = rule_of_truth("geo3k", before="<think>\n</think>\n")
 
 
 def compute_score(
@@ -17,7 +19,7 @@ def compute_score(
     use_boxed: bool = True,
     format_score: float = 0.1,
     math_time_limit: float = DEFAULT_SECONDS,
-) -> Judged:
+) -> dict[str, Any]:
     answer = last_boxed(solution_str) if use_boxed else solution_str.strip()
     result = judged("geo3k", answer, ground_truth, math_time_limit)
     formed = float(is_formed(solution_str))

@@ -8,10 +8,12 @@ How it differs from the field's usual scorers, whose recorded scores it otherwis
   text; an empty ground truth is an error of the row, not an answer that `\boxed{}` gives.
 """
 
-from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_boxed, rules_of_truth, stated
+from typing import Any
 
-reference, check = rules_of_truth("math")
+from burnish.rewards.equivalence import DEFAULT_SECONDS
+from burnish.rewards.scores.answers import judged, last_boxed, rule_of_truth, stated
+
+reference = check = rule_of_truth("math")
 
 
 def compute_score(
@@ -19,7 +21,7 @@ def compute_score(
     ground_truth: str | int | float,
     require_box: bool = True,
     math_time_limit: float = DEFAULT_SECONDS,
-) -> Judged:
+) -> dict[str, Any]:
     answer = last_boxed(solution_str)
     if answer is None and not require_box:
         answer = stated(solution_str)

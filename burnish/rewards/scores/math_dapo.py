@@ -11,15 +11,16 @@ How it differs from the recorded scores of the field's scorer:
 """
 
 import re
+from typing import Any
 
 from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_box, rules_of_truth, stated
+from burnish.rewards.scores.answers import judged, last_box, rule_of_truth, stated
 
 WINDOW = 300
 INVALID = "[INVALID]"
 _ANSWER = re.compile(r"\banswer[*_\s]*+:[*_\s]*+(?=\S)", re.IGNORECASE)
 
-reference, check = rules_of_truth("math_dapo")
+reference = check = rule_of_truth("math_dapo")
 
 
 def compute_score(
@@ -27,7 +28,7 @@ def compute_score(
     ground_truth: str | int | float,
     strict_box_verify: bool = False,
     math_time_limit: float = DEFAULT_SECONDS,
-) -> Judged:
+) -> dict[str, Any]:
     answer = extract_answer(solution_str, strict_box_verify)
     result = judged("math_dapo", answer, ground_truth, math_time_limit, wrong=-1.0)
     return {**result, "pred": answer or INVALID}

@@ -31,8 +31,7 @@ def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) ->
     return tagged(_product(ground_truth))
 
 
-def check(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> None:
-    _product(ground_truth)
+check = reference
 
 
 def _product(ground_truth: Any) -> str:

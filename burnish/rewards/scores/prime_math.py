@@ -9,17 +9,19 @@ How it differs from the recorded scores of the field's scorer:
 - an empty ground truth is an error of the row.
 """
 
+from typing import Any
+
 from burnish.rewards.equivalence import DEFAULT_SECONDS
-from burnish.rewards.scores.answers import Judged, judged, last_box, rules_of_truth, stated
+from burnish.rewards.scores.answers import judged, last_box, rule_of_truth, stated
 
 TOLERANCE = 1e-4
 
-reference, check = rules_of_truth("prime_math")
+reference = check = rule_of_truth("prime_math")
 
 
 def compute_score(
     solution_str: str, ground_truth: str | int | float, math_time_limit: float = DEFAULT_SECONDS
-) -> Judged:
+) -> dict[str, Any]:
     box = last_box(solution_str)
     answer = box.content if box else stated(solution_str)
     result = judged("prime_math", answer, ground_truth, math_time_limit, TOLERANCE)

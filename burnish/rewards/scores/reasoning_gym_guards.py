@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from burnish.rewards.scores.sums import numbers_in, parse, value_of
+from burnish.rewards.scores.sums import expression, numbers_in, parse, value_of
 
 Entry = Mapping[str, Any]
 
@@ -26,7 +26,7 @@ REFUSED = {"composite": "it mixes other tasks; name those", "arc_agi": _LOST, "r
 _LONGEST_LITERAL = 20_000
 # fmt: off
 _BITWISE = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Add, ast.Sub, ast.Mult, ast.USub, ast.Invert,
+    ast.BinOp, ast.UnaryOp, ast.Constant, ast.Add, ast.Sub, ast.Mult, ast.USub, ast.Invert,
     ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor,
 )
 # fmt: on
@@ -68,11 +68,8 @@ def _is_integral(answer: str, entry: Entry) -> bool:
 
 def _of_a_plain_problem(answer: str, entry: Entry) -> bool:
     problem = entry["metadata"]["problem"]
-    try:
-        plain = all(isinstance(node, _BITWISE) for node in ast.walk(ast.parse(problem, mode="eval")))
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        plain = False
-    if not plain:
+    tree = expression(problem)
+    if tree is None or not all(isinstance(node, _BITWISE) for node in ast.walk(tree)):
         raise ValueError(f"problem of extra_info.metadata={problem!r:.200}: not a sum of numbers and bits")
     return True
 
@@ -138,11 +135,8 @@ def is_formula(text: str) -> bool:
     """
     if len(text) > LONGEST or not _ALLOWED.fullmatch(text) or _IN_A_NUMBER.search(text):
         return False
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return _is_plain(tree, DEEPEST, MOST_NESTED_POWERS)
+    tree = expression(text.strip())
+    return tree is not None and _is_plain(tree, DEEPEST, MOST_NESTED_POWERS)
 
 
 def _is_plain(tree: ast.expr, depth: int, powers: int) -> bool:

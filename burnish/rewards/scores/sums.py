@@ -26,11 +26,16 @@ def parse(text: str) -> ast.expr | None:
     plain = " ".join(text.translate(_WRITTEN_OTHERWISE).split())
     if len(plain) > LONGEST or not _ALLOWED.fullmatch(plain):
         return None
+    tree = expression(plain)
+    return tree if tree is not None and _is_sum(tree, DEEPEST) else None
+
+
+def expression(text: str) -> ast.expr | None:
+    """The tree of a Python expression, or None; nothing is run."""
     try:
-        tree = ast.parse(plain, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
-    return tree if _is_sum(tree, DEEPEST) else None
 
 
 def numbers_in(tree: ast.expr) -> list[int]:

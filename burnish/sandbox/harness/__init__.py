@@ -42,8 +42,7 @@ class HarnessJob:
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def program(self) -> Program:
-        names = ("nonce", "solution", "tests", "modules", "usual_names", "graded")
-        return Program(harness_source(), json.dumps({name: getattr(self, name) for name in names}))
+        return Program(harness_source(), json.dumps(vars(self)))
 
     def verdict(self, outcome: Outcome) -> HarnessVerdict:
         """What the tester wrote. A solution that ends the tester, or all of it, leaves the rest undecided."""

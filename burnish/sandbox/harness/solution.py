@@ -36,10 +36,6 @@ class Solution(HarnessPeer):
         self._exceptions: dict[int, type[BaseException]] = {}
         self._callbacks: list[Any] = []
 
-    def load(self, source: str, with_usual_names: bool) -> None:
-        """Run the solution's source; raises what it raises."""
-        self.ask("load", source, with_usual_names)
-
     def names(self, names: list[str]) -> dict[str, Any]:
         """Those of its names that the solution defines."""
         (forms,) = self.ask("names", *names)

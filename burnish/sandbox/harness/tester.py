@@ -81,7 +81,7 @@ def prepare(modules: list[str]) -> None:
 
 def test_all(job: dict[str, Any], solution: Solution, report: Report) -> None:
     try:
-        solution.load(job["solution"], job["usual_names"])
+        solution.ask("load", job["solution"], job["usual_names"])
         problem = None
     except BaseException as error:  # noqa: BLE001  whatever the solution raises, or that it ended itself
         problem = f"the solution does not load: {told(error)}"

@@ -206,6 +206,11 @@ def _items(base: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return lambda wire, value: [tag, *wire.encode_all(base.__iter__(value))], lambda w, parts: base(w.decode_all(parts))
 
 
+def _mapping(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Of a dict of the standard library: its items, in their order."""
+    return lambda wire, value: [name, *_flat(wire, value)], lambda w, parts: _standard(name)(dict(_pairs(w, parts)))
+
+
 def _by_text(name: str, write: str, read: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Of a standard type that a text describes in full."""
     return (
@@ -234,14 +239,8 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda w, v: ["collections.deque", v.maxlen, *w.encode_all(v)],
         lambda w, p: _standard("collections.deque")(w.decode_all(p[1:]), p[0]),
     ),
-    "collections.OrderedDict": (
-        lambda w, v: ["collections.OrderedDict", *_flat(w, v)],
-        lambda w, p: _standard("collections.OrderedDict")(_pairs(w, p)),
-    ),
-    "collections.Counter": (
-        lambda w, v: ["collections.Counter", *_flat(w, v)],
-        lambda w, p: _standard("collections.Counter")(dict(_pairs(w, p))),
-    ),
+    "collections.OrderedDict": _mapping("collections.OrderedDict"),
+    "collections.Counter": _mapping("collections.Counter"),
     "collections.defaultdict": (_pack_factory, _unpack_factory),
     "decimal.Decimal": _by_text("decimal.Decimal", "__str__", ""),
     "fractions.Fraction": _by_text("fractions.Fraction", "__str__", ""),

@@ -44,12 +44,16 @@ class JailedProgram:
 
 
 def isolated(job: JailedProgram, channel: socket.socket, alone: bool) -> NoReturn:
-    """The first process, in new namespaces. Its supervisor says who it is and then sends one byte."""
+    """The first process, in new namespaces. Its supervisor says who it is and then sends one byte. `alone`: leave the
+    groups of the user outside too, which only root may."""
     try:
         _keep_only(job, channel)
         if not channel.recv(1):
             os._exit(1)
-        users.become_inside(alone)
+        if alone:
+            os.setgroups([])
+        os.setresgid(users.INSIDE, users.INSIDE, users.INSIDE)
+        os.setresuid(users.INSIDE, users.INSIDE, users.INSIDE)
         options = f"size={job.limits.disk_mb}m,nr_inodes={1024 + 64 * job.limits.disk_mb},mode=0700"
         linux.mount("tmpfs", view.PRIVATE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
         socket.sethostname("sandbox")
@@ -121,18 +125,15 @@ def _become_program(job: JailedProgram, channel: socket.socket) -> NoReturn:
     _limit(job.limits, job.processes)
     if job.seccomp is not None:
         seccomp.install(job.seccomp)
+    # All of it. Sets have the same order in every run, so that a program's score is too.
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": job.folder, "TMPDIR": job.folder, "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "MALLOC_ARENA_MAX": "2",
+        **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")},
+    }  # fmt: skip
     # -P -s: no module is taken from the private folder or a home folder. Not -I: it would ignore the hash seed.
     arguments = [job.executable, "-P", "-s", "-B", os.path.join(job.folder, NAME)]
-    os.execve(job.executable, arguments, environment(job.folder))
-
-
-def environment(folder: str) -> dict[str, str]:
-    """All of it. Sets have the same order in every run, so that a program's score is too."""
-    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
-    return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8",
-        "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "MALLOC_ARENA_MAX": "2", **threads,
-    }  # fmt: skip
+    os.execve(job.executable, arguments, environment)
 
 
 def _limit(limits: Limits, processes: int) -> None:

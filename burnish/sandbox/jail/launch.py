@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from burnish.sandbox import Limits
 from burnish.sandbox.jail import inside, linux, seccomp, users, view
@@ -40,29 +41,20 @@ class Tree:
         os.close(self.stderr)
 
 
-class Launcher:
-    """OSError: this machine refuses."""
-
-    isolated: bool
+class _Launcher:
+    """`start` makes a tree, `end` kills all of it. OSError: this machine refuses."""
 
     def __init__(self, executable: str):
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         check_readable(self.proc)
         self._executable = executable
 
-    def start(self, limits: Limits, source: str, stdin: str) -> Tree:
-        raise NotImplementedError
-
-    def end(self, tree: Tree) -> None:
-        """Kill all of it."""
-        raise NotImplementedError
-
     def cleaned(self, tree: Tree) -> None:
         """Remove what is left of it, once its first process has been waited for."""
         tree.close()
 
 
-class Jail(Launcher):
+class Jail(_Launcher):
     """Making one moves this process itself into the view that its programs get."""
 
     isolated = True
@@ -103,7 +95,7 @@ class Jail(Launcher):
         os.kill(tree.first, signal.SIGKILL)
 
 
-class Unsafe(Launcher):
+class Unsafe(_Launcher):
     """For machines that permit no isolation and users who accept that. Programs share this machine with everyone, but
     for their environment and temporary folder; where the kernel takes a seccomp filter from anyone, they have that too,
     and so no network. Those of root each become someone whom nobody else is, so that the kernel counts their processes,
@@ -157,6 +149,9 @@ class Unsafe(Launcher):
             _signal(found, signal.SIGSTOP)
             stopped |= found
         _signal(stopped, signal.SIGKILL)
+
+
+Launcher: TypeAlias = Jail | Unsafe
 
 
 def start_tree(

@@ -53,10 +53,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc_with_gil = ctypes.PyDLL(None, use_errno=True)
 
 
-class _CapabilityHeader(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
 def said(error: BaseException) -> str:
     if not isinstance(error, OSError):
         return repr(error)
@@ -129,6 +125,6 @@ def drop_capabilities() -> None:
 
 def keep_capabilities(bits: int) -> None:
     """Those of the first 32, effective, permitted and inheritable, and no other."""
-    header = _CapabilityHeader(version=0x20080522, pid=0)  # version 3: each set in two words
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, of which each set has two words; this process
     sets = (ctypes.c_uint32 * 6)(bits, bits, bits, 0, 0, 0)
-    _checked("keep capabilities", _libc.capset(ctypes.byref(header), sets))
+    _checked("keep capabilities", _libc.capset(header, sets))

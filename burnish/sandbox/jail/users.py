@@ -97,14 +97,6 @@ def limit_among_others(proc: int, wanted: int, uid: int) -> int:
     return wanted + SPARE_PROCESSES + threads
 
 
-def become_inside(alone: bool) -> None:
-    """Take the id inside. `alone`: leave the groups of the user outside too, which only root may."""
-    if alone:
-        os.setgroups([])
-    os.setresgid(INSIDE, INSIDE, INSIDE)
-    os.setresuid(INSIDE, INSIDE, INSIDE)
-
-
 def spare_ids() -> range:
     """Numbers that nobody has, for programs that get no namespace. Empty: this user may be no other."""
     if os.geteuid() != 0:

@@ -110,9 +110,6 @@ def _make_read_only() -> None:
             above = parents[above]
         if number != root and above == root:
             kept = sum(OPTIONS.get(word, 0) for word in options.split(","))
-            lost = READ_ONLY if _unescaped(path) not in devices else linux.MS_RDONLY | linux.MS_NOSUID
-            linux.mount("none", _unescaped(path), None, linux.MS_REMOUNT | linux.MS_BIND | kept | lost)
-
-
-def _unescaped(path: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+            target = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+            lost = READ_ONLY if target not in devices else linux.MS_RDONLY | linux.MS_NOSUID
+            linux.mount("none", target, None, linux.MS_REMOUNT | linux.MS_BIND | kept | lost)
