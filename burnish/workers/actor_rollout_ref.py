@@ -36,7 +36,7 @@ from burnish.workers.model_worker import ModelFolder, TrainedModelWorker, length
 from burnish.workers.objectives import PolicyObjective, loss_mask, rows_with_gradient
 from burnish.workers.replica import Replica
 from burnish.workers.rollouts import Rollouts, RoundSettings
-from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUTS
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 
 class ActorRolloutRefWorker(TrainedModelWorker):
@@ -102,14 +102,6 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         if not self.config.staleness:
             self.engine.wake()
         return self.rollouts.finish(number)
-
-    @register(dispatch_mode=ROLLOUTS)
-    def generate_sequences(
-        self, rows: Sequence[dict[str, Any]], settings: RoundSettings, total: int | None = None
-    ) -> DataProto | None:
-        """`begin_sequences` and `finish_sequences` in one call."""
-        self.begin_sequences(rows, settings, total)
-        return self.finish_sequences(settings.number)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def generate(self, request: Request) -> ReplicaAnswer:

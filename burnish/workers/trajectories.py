@@ -92,7 +92,6 @@ def join_begun(split: CallSplit, outputs: list[Any]) -> DataProto | None:
 
 GROUPED_ROLLOUTS = DispatchPair(groups_to_each, as_list)  # rows are split over several workers, between prompts only
 BEGUN_ROLLOUTS = DispatchPair(same_to_all, join_begun)  # joins the batches of what such calls began
-ROLLOUTS = DispatchPair(groups_to_each, join_begun)  # both
 
 
 def _of_one_width(batches: Sequence[DataProto]) -> list[DataProto]:

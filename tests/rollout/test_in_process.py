@@ -68,27 +68,6 @@ def test_seed_decides_the_tokens(engine, module, context):
     assert engine.run([]) == []
 
 
-def test_every_token_reaches_its_callback_in_order_and_none_after_the_end(make, module):
-    engine = make(module, max_num_seqs=4)
-    requests = random_requests(12, seed=9)
-    seen, finished = {i: [] for i in range(len(requests))}, set()
-
-    async def one(i, prompt, sampling):
-        def on_token(token, log_prob):
-            assert i not in finished
-            seen[i].append((token, log_prob))
-
-        completion = await start(engine, str(i), prompt, sampling, (i,), on_token)
-        finished.add(i)
-        return completion
-
-    async def main():
-        return await asyncio.gather(*[one(i, *request) for i, request in enumerate(requests)])
-
-    for i, completion in enumerate(asyncio.run(main())):
-        assert seen[i] == list(zip(completion.token_ids, completion.log_probs, strict=True))
-
-
 # What ends a completion
 
 

@@ -42,7 +42,8 @@ def greedy_scores(trainer, uids):
     scores = {}
     for uid in uids:
         row = {**trainer.train_rows[trainer.order.index(uid)], "uid": 1000 + uid, "sample": 0}
-        answered = trainer.policy.generate_sequences([row], RoundSettings(0, sampling, "val", True))
+        trainer.policy.begin_sequences([row], RoundSettings(0, sampling, "val", True))
+        answered = trainer.policy.finish_sequences(0)
         length = int(answered.batch["response_mask"].sum())
         scores[uid] = (answered.non_tensor_batch["score_result"][0].score, length)
     return scores

@@ -222,13 +222,9 @@ def random_load(count, seed, stems, longest, most, usual=10):
     return requests
 
 
-@pytest.mark.parametrize("count,ahead", [(2000, 0), (700, 3)])
-def test_thousands_of_requests(native, one_by_one, count, ahead):
-    module = very_tiny(context=96)
-    engine = native(module, block_size=4, blocks=56, max_num_seqs=48, max_num_batched_tokens=96, ahead=ahead)
-    requests = random_load(count, 1, random_prompts(9, seed=4, shortest=10, longest=30), longest=20, most=40)
-    rng = np.random.default_rng(0)
-    leaving = dict(zip(rng.choice(count, 100, replace=False).tolist(), rng.integers(1, 8, 100).tolist(), strict=True))
+def under_load(engine, requests, leaving, pauses):
+    """Completions of requests that come in bursts, while others run: before request `i` the loop turns `pauses[i]`
+    times, and it is aborted after `leaving[i]` tokens."""
 
     async def one(i, prompt, sampling):
         seen = []
@@ -246,12 +242,22 @@ def test_thousands_of_requests(native, one_by_one, count, ahead):
     async def main():
         tasks = []
         for i, request in enumerate(requests):
+            await turns(pauses.get(i, 0))
             tasks.append(asyncio.create_task(one(i, *request)))
-            if rng.random() < 0.02:  # arrivals in bursts, while others run
-                await turns(int(rng.integers(1, 40)))
         return await asyncio.gather(*tasks)
 
-    completions = asyncio.run(main())
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("count,ahead", [(2000, 0), (700, 3)])
+def test_thousands_of_requests(native, one_by_one, count, ahead):
+    module = very_tiny(context=96)
+    engine = native(module, block_size=4, blocks=56, max_num_seqs=48, max_num_batched_tokens=96, ahead=ahead)
+    requests = random_load(count, 1, random_prompts(9, seed=4, shortest=10, longest=30), longest=20, most=40)
+    rng = np.random.default_rng(0)
+    leaving = dict(zip(rng.choice(count, 100, replace=False).tolist(), rng.integers(1, 8, 100).tolist(), strict=True))
+    pauses = {i: int(rng.integers(1, 40)) for i in range(count) if rng.random() < 0.02}
+    completions = under_load(engine, requests, leaving, pauses)
     checked = check_exact(module, requests, completions, context=96)
     assert checked.near_ties <= 2
     stats = engine.stats()
@@ -266,15 +272,3 @@ def test_thousands_of_requests(native, one_by_one, count, ahead):
         assert got.finish_reason in (expected.finish_reason, "abort")
     engine.publish(None, 1)
     assert engine.stats()["kv_blocks_cached"] == 0
-
-
-def test_a_pool_for_one_sequence_at_a_time(native, module):
-    """The least pool that holds the longest request: everything else has to wait or to start again."""
-    requests = [
-        (prompt, Sampling(max_tokens=24, ignore_eos=True, seed=i)) for i, prompt in enumerate(random_prompts(9, seed=8))
-    ]
-    engine = native(module, block_size=4, blocks=1 + 11, max_num_batched_tokens=16)
-    completions = engine.run(requests)
-    check_exact(module, requests, completions, context=engine.context)
-    assert engine.stats()["preemptions"] > 0
-    assert engine.stats()["generated_tokens"] == 9 * 24  # what is computed again is not counted again

@@ -48,23 +48,6 @@ def test_keys_of_burnish_become_arguments(tmp_path, monkeypatch):
     assert SGLangEngine._process_environment(None, tmp_path)["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "0"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("dtype", "engine_kwargs.sglang.dtype: set rollout.dtype"),
-        ("tp_size", "set rollout.tensor_model_parallel_size"),
-        ("load_format", "engine_kwargs.sglang.load_format: burnish sets it itself"),
-        ("model_path", "leave it out"),
-        ("attention_backend", "leave it out"),
-        ("quantization", "engine_kwargs.sglang.quantization: SGLang was never run with it here"),
-        ("schedule_polcy", "Did you mean schedule_policy"),
-    ],
-)
-def test_arguments_that_are_not_the_users_are_refused(tmp_path, name, words):
-    with pytest.raises(ConfigError, match=words):
-        arguments(tmp_path, engine_kwargs={"sglang": {name: "x"}})
-
-
 def test_room_for_keys_and_values_is_that_of_all_sequences_within_a_bound():
     each = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, their size, bytes
     assert token_bytes(MODEL, 4) == each

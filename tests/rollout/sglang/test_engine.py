@@ -18,46 +18,26 @@ class TestContract(HostedContract):
     """What is asked of every hosted engine."""
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        dict(temperature=0),
-        dict(temperature=0.6),
-        dict(),
-        dict(temperature=1.7, top_k=5),
-        dict(temperature=1.3, top_p=0.7),
-        dict(min_p=0.2),
-        dict(temperature=0.9, top_k=20, top_p=0.9, min_p=0.01),
-        dict(ignore_eos=True),
-    ],
-    ids=str,
-)
-def test_tokens_and_log_probs_are_those_of_the_hf_engine(engine, module, tokenizer, how):
-    """The same seeds give the same tokens in both, whatever else is in the batch."""
-    seeds = (0, 5, 2**63 + 1, 2**64 - 1)
-    requests = [(prompt, Sampling(max_tokens=30, seed=seed, **how)) for seed in seeds for prompt in (PROMPT, LONG, [7])]
+WAYS = [
+    dict(temperature=0),
+    dict(temperature=0.6),
+    dict(),
+    dict(temperature=1.7, top_k=5),
+    dict(temperature=1.3, top_p=0.7),
+    dict(min_p=0.2),
+    dict(temperature=0.9, top_k=20, top_p=0.9, min_p=0.01),
+    dict(ignore_eos=True),
+]
+
+
+@pytest.mark.parametrize("ways", [*([way] for way in WAYS), WAYS], ids=str)
+def test_tokens_and_log_probs_are_those_of_the_hf_engine(engine, module, tokenizer, ways):
+    """The same seeds give the same tokens in both, whatever else is in the batch, and however that is sampled."""
+    samplings = [Sampling(max_tokens=30, seed=seed, **way) for seed in (0, 5, 2**63 + 1, 2**64 - 1) for way in ways]
+    requests = [(prompt, sampling) for sampling in samplings for prompt in (PROMPT, LONG, [7])]
     for completion, wanted in zip(engine.run(requests), HFEngine(module, tokenizer).run(requests), strict=True):
         assert_alike(completion, wanted)
         assert completion.policy_version == 1
-
-
-def test_requests_with_different_sampling_share_a_batch(engine, module, tokenizer):
-    ways = [
-        dict(temperature=0),
-        dict(temperature=0.5),
-        dict(top_k=3),
-        dict(temperature=2.5, top_p=0.5),
-        dict(min_p=0.3),
-    ]
-    requests = [(PROMPT, Sampling(max_tokens=12, seed=i, ignore_eos=True, **way)) for i, way in enumerate(ways * 4)]
-    for completion, wanted in zip(engine.run(requests), HFEngine(module, tokenizer).run(requests), strict=True):
-        assert_alike(completion, wanted)
-
-
-def test_tokens_of_new_weights_are_those_of_the_hf_engine(engine, other, tokenizer, buckets):
-    engine.publish(buckets(other), 2)
-    sampling = Sampling(max_tokens=20, seed=1, ignore_eos=True)
-    assert_alike(one(engine, sampling, LONG), one(HFEngine(other, tokenizer), sampling, LONG))
 
 
 def test_new_weights_that_are_the_same_change_no_token(engine, module, buckets, tokenizer):
