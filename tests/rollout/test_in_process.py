@@ -18,8 +18,9 @@ from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
 from tests.rollout.asking import LONG, start, until
-from tests.rollout.native.exact import EOS, check_exact, random_prompts, random_requests
+from tests.rollout.native.exact import EOS, check_exact, greedy, random_prompts, random_requests
 from tests.rollout.native.models import FAMILIES, GROUPED, build, family
+from tests.rollout.test_sampler import WAYS
 
 PROMPT = random_prompts(1, seed=5, shortest=9, longest=9)[0]
 FREE = Sampling(max_tokens=20, ignore_eos=True)
@@ -57,6 +58,18 @@ def test_mixed_requests_give_exactly_what_a_plain_forward_gives(make, module, co
     if isinstance(engine, HFEngine):
         assert engine.stats()["batches"] == -(-24 // min(24, settings.get("max_num_seqs", 24)))
     assert make(module, **settings).run(requests) == completions, "bit for bit"
+
+
+def test_every_way_to_sample(make, module, context):
+    """That `sample` draws by these probabilities is shown in `test_sampler.py`; all at once, so that rows with and
+    without truncation share their batches."""
+    ways = [way for way, _ in WAYS]
+    kinds = [*ways, *({"temperature": temperature} for temperature in (50.0, 0.01, 0.001))]
+    requests = [(PROMPT, replace(FREE, seed=seed, **kind)) for kind in kinds for seed in range(3)]
+    completions = make(module).run(requests)
+    assert [c.token_ids for c in completions[-3:]] == [greedy(module, PROMPT, 20, eos_token_id=None)] * 3
+    # With the cold ones log-probs are of logits times 1,000, and so is what rounding does to them.
+    check_exact(module, requests[:-6], completions[:-6], context=context)
 
 
 def test_seed_decides_the_tokens(engine, module, context):

@@ -44,18 +44,19 @@ def test_the_mode_after_an_abort_an_answer_and_a_failure(native, swap_decoder, a
         await start(engine, "short", sampling=replace(LONG, max_tokens=3))
         engine.abort("long")  # by one that has ended
         assert len((await long).token_ids) < 50 and modes(module) == {trains}
-        completion = await start(engine, "a")
+        whole = await start(engine, "whole")
         assert modes(module) == {trains}, "callers go on before the module is as it was"
-        check_exact(reference(module), [([5, 6], LONG)], [completion], context=CONTEXT)  # without dropout
+        stopping = replace(LONG, stop_token_ids=(whole.token_ids[5],))
+        stopped = await start(engine, "stopped", sampling=stopping)
+        assert modes(module) == {trains} and stopped.finish_reason == "stop"
+        asked = [([5, 6], LONG), ([5, 6], stopping)]
+        check_exact(reference(module), asked, [whole, stopped], context=CONTEXT)  # without dropout
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.mul_(1.05)
         engine.publish(None, 1)
         assert modes(module) == {trains}
-        stopping = replace(LONG, stop_token_ids=tuple(range(3, 259)))
-        completion = await start(engine, "c", sampling=stopping)
-        assert modes(module) == {trains} and completion.finish_reason == "stop"
-        check_exact(reference(module), [([5, 6], stopping)], [completion], context=CONTEXT)
+        check_exact(reference(module), asked[:1], [await start(engine, "moved")], context=CONTEXT)
         swap_decoder(engine, lambda decoder: broken)
         with pytest.raises(RolloutError, match="no room"):
             await start(engine, "b")

@@ -3,7 +3,6 @@
 `test_architectures.py` runs there too.
 """
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -145,17 +144,3 @@ def test_after_an_optimiser_step_graphs_read_the_new_weights(native, graphs):
         after = [c.token_ids for c in engine.run(requests)]
         assert after == [greedy(module, prompt, 20, eos_token_id=None) for prompt in PROMPTS] and after != before
         before = after
-
-
-def test_a_large_vocabulary_at_full_width(native):
-    """The sampling kernels over 151,936 tokens, in float32, against plain forward passes."""
-    module = wide(layers=1).float().cuda()
-    prompts = random_prompts(12, seed=3, shortest=4, longest=40, vocabulary=151_936)
-    kinds = [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_k": 50}, {"top_p": 0.9}]
-    requests = [
-        (prompt, replace(FREE, seed=i, **kinds[i % len(kinds)])) for i, prompt in enumerate([*prompts, *prompts])
-    ]
-    start = time.monotonic()
-    checked = check_exact(module, requests, native(module).run(requests), context=1024, atol=5e-5)
-    print(f"{checked} in {time.monotonic() - start:.1f} s")
-    assert checked.near_ties <= 2

@@ -1,12 +1,10 @@
 """A prompt is read once for a group, a continuation re-uses its prefix, and new weights make both start again."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
 from burnish.rollout.base import Sampling
-from tests.rollout.asking import passes, start
 from tests.rollout.native.exact import check_exact, random_prompts
 from tests.rollout.native.models import CONTEXT
 
@@ -96,19 +94,3 @@ def test_what_is_cached_makes_room_when_it_is_needed(native, module):
     stats = engine.stats()
     assert 0 < stats["kv_blocks_cached"] <= stats["kv_blocks"] <= 12 and stats["preemptions"] == 0
     assert reading(engine, requests[-1:])[1][2] == 32 and reading(engine, requests[:1])[1][2] == 0
-
-
-def test_aborted_work_is_not_mistaken_for_finished_work(native, module):
-    """Half of a prompt may have been read when a request leaves; the next one must not believe in the other half."""
-    prompt = prompt_of(40)
-    for count in (5, 20, 25, 30, 40, 60):
-        engine = native(module, block_size=S, max_num_batched_tokens=8, ahead=2)
-
-        async def leave(engine=engine, count=count):
-            task = start(engine, "a", prompt, FREE)
-            await passes(count)
-            engine.abort("a")
-            return await task
-
-        asyncio.run(leave())
-        check_exact(module, [(prompt, FREE)], engine.run([(prompt, FREE)]), context=CONTEXT)

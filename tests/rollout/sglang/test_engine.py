@@ -7,8 +7,9 @@ import asyncio
 
 import pytest
 
-from burnish.rollout.base import Request, Sampling
+from burnish.rollout.base import Sampling
 from burnish.rollout.hf.engine import HFEngine
+from tests.rollout.asking import start
 from tests.rollout.hosted.contract import LONG, PROMPT, HostedContract, assert_alike, one
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -45,11 +46,10 @@ def test_new_weights_that_are_the_same_change_no_token(engine, module, buckets, 
     sampling = Sampling(seed=6, max_tokens=200, ignore_eos=True)
 
     async def ask():
-        begun, loop = asyncio.Event(), asyncio.get_running_loop()
-        call = engine.generate(Request(PROMPT, sampling, request_id="goes on"), on_token=lambda *token: begun.set())
-        task = asyncio.ensure_future(call)
+        begun = asyncio.Event()
+        task = start(engine, "goes on", PROMPT, sampling, on_token=lambda *token: begun.set())
         await begun.wait()
-        await loop.run_in_executor(None, engine.publish, buckets(module), 2)
+        await asyncio.to_thread(engine.publish, buckets(module), 2)
         return await task
 
     completion = asyncio.run(ask())
