@@ -1,6 +1,7 @@
 """The sglang engine beside the module that it generates for, and beside the engine that runs the module itself.
 
-Its noise is that of burnish's own engines: a seed gives the same tokens as in them.
+Its noise is that of burnish's own engines: a seed gives the same tokens as in them. Processes that die or hang
+are noticed, reported and replaced.
 """
 
 import asyncio
@@ -11,8 +12,12 @@ from burnish.rollout.base import Sampling
 from burnish.rollout.hf.engine import HFEngine
 from tests.rollout.asking import start
 from tests.rollout.hosted.contract import LONG, PROMPT, HostedContract, assert_alike, one
+from tests.rollout.hosted.supervised_contract import SupervisedContract
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
+SHAPE = {"context": 512}
+OWN = {"log_level": "info", "max_total_tokens": 4096, "random_seed": 7, "schedule_policy": "fcfs"}
+OWN |= {"watchdog_timeout": 500}
 
 
 class TestContract(HostedContract):
@@ -55,3 +60,12 @@ def test_new_weights_that_are_the_same_change_no_token(engine, module, buckets, 
     completion = asyncio.run(ask())
     assert set(completion.token_versions()) == {1, 2}
     assert completion.token_ids == one(HFEngine(module, tokenizer), sampling).token_ids
+
+
+@pytest.fixture(scope="module")
+def computing():
+    return lambda engine: engine.process.pids[0]
+
+
+class TestSupervised(SupervisedContract):
+    label, shape, own = "SGLang", SHAPE, OWN
