@@ -73,7 +73,7 @@ def load_engine(
     if not spec.own_weights:
         module = load_causal_lm(model.path, model, device, dtype).requires_grad_(False)
         return make_engine(rollout.name, module, tokenizer, rollout)
-    from burnish.rollout.hosted.canary import proof_by
+    from burnish.rollout.hosted.weights import proof_by
     from burnish.rollout.replacing import ReplacingEngine
 
     model = replace(model, attn_implementation="auto")  # the others may be for GPUs only

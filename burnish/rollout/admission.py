@@ -1,13 +1,13 @@
 """What engines have in common that answer requests themselves: which ones they take, and what a taken one is.
 
-An engine calls `_refuse_unready` and then `_take_request` when a request comes, and takes it out of `_active` when its
-caller goes.
+An engine says what it does with a request that was taken (`_enter`), and when its caller goes (`_leave`).
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -85,6 +85,8 @@ class RequestState:
 class Admitting(RolloutEngine):
     """An engine for a model of this shape; `module` is asked for it and not kept."""
 
+    state_type: ClassVar[type[RequestState]] = RequestState
+
     def __init__(self, module: nn.Module, tokenizer: Any, max_model_len: int | None = None):
         self.tokenizer = tokenizer
         self.context = _context(module, max_model_len)
@@ -96,6 +98,25 @@ class Admitting(RolloutEngine):
         self._asleep = False
         self._is_whole = True  # no publish has left the weights half old, half new
         self._active: dict[str, RequestState] = {}  # whose callers wait
+
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        self._refuse_unready(request)
+        state = self._take_request(request, on_token)
+        try:
+            self._enter(state)
+            return await state.future
+        finally:
+            if self._active.get(request.request_id) is state:
+                del self._active[request.request_id]
+            self._leave(state)
+
+    @abstractmethod
+    def _enter(self, request: Any) -> None:
+        """Begin to answer; what it raises rises at the caller. Gets a `state_type`, as `_leave` does."""
+
+    @abstractmethod
+    def _leave(self, request: Any) -> None:
+        """A request's caller goes: it has its answer, or wants none any more."""
 
     def _refuse_unready(self, request: Request) -> None:
         request_id = request.request_id
@@ -117,7 +138,7 @@ class Admitting(RolloutEngine):
         if problem := self.prompt_problem(prompt_ids):
             raise RolloutError(f"request {request_id}: {problem}")
         room = self.context - len(prompt_ids)
-        state = self._active[request_id] = RequestState(
+        state = self._active[request_id] = self.state_type(
             request_id=request_id,
             prompt_ids=prompt_ids,
             sampling=sampling,

@@ -119,17 +119,6 @@ class Completion:
         return self.versions or [self.policy_version] * len(self.token_ids)
 
 
-@dataclass
-class RolloutStats:
-    """Counters since the engine was made; `stats()` hands them out as a dictionary."""
-
-    requests: int = 0
-    aborted: int = 0
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    batches: int = 0
-
-
 class RolloutEngine(ABC):
     """Turns prompts into completions. `generate` may be awaited by any number of coroutines at once."""
 

@@ -19,7 +19,7 @@ from burnish.config.rollout import RolloutConfig
 from burnish.errors import BurnishError, ConfigError, EngineLost, RolloutError
 from burnish.ops.sampling import draw
 from burnish.rollout.admission import Admitting, RequestState, check_fit
-from burnish.rollout.base import Completion, OnToken, Request, Sampling
+from burnish.rollout.base import OnToken, Request, Sampling
 from burnish.waits import Wait, waiting
 
 log = logging.getLogger(__name__)
@@ -58,25 +58,11 @@ class InProcessEngine(Admitting):
                 f"weights, which are {own}; leave it at auto, or set actor_rollout_ref.model.dtype"
             )
 
-    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
-        self._refuse_unready(request)
+    def _take_request(self, request: Request, on_token: OnToken | None) -> RequestState:
         self._ensure_driver()
-        state = self._take_request(request, on_token)
+        state = super()._take_request(request, on_token)
         self._arrived += 1
-        try:
-            self._enter(state)
-            return await state.future
-        finally:
-            if self._active.get(request.request_id) is state:
-                del self._active[request.request_id]
-            self._leave(state)
-
-    @abstractmethod
-    def _enter(self, request: RequestState) -> None: ...
-
-    @abstractmethod
-    def _leave(self, request: RequestState) -> None:
-        """A request's caller goes: it has its answer, or wants none any more."""
+        return state
 
     @abstractmethod
     async def _drive(self, number: int) -> None:

@@ -255,24 +255,19 @@ class ReplacingEngine(RolloutEngine):
                 continue
             with suppress(RolloutError):  # its processes, which it would ask, have ended
                 counts = lost.stats()
-            if self._install(replacement, engine, counts):
-                return
+            with self._lock:
+                if replacement.done():  # it is not wanted any more
+                    break
+                self._past = _added(self._past, counts)
+                self.engine, self._replacement = engine, None
+                self.context, self.vocabulary = engine.context, engine.vocabulary
+                self._restarts += 1
+                again, restarts = len(self._requests), self._restarts
+                replacement.set_result(engine)
+            log.warning("a new rollout engine (restart %d) has the weights; requests sent again: %d", restarts, again)
+            return
         if newest is not lost:  # which is closed with this one
             newest.close()
-
-    def _install(self, replacement: "Future[RolloutEngine]", engine: RolloutEngine, counts: dict[str, float]) -> bool:
-        """The new engine is there; False where it is not wanted any more. `counts` are those of the lost one."""
-        with self._lock:
-            if replacement.done():
-                return False
-            self._past = _added(self._past, counts)
-            self.engine, self._replacement = engine, None
-            self.context, self.vocabulary = engine.context, engine.vocabulary
-            self._restarts += 1
-            again, restarts = len(self._requests), self._restarts
-            replacement.set_result(engine)
-        log.warning("a new rollout engine (restart %d) has the weights; requests sent again: %d", restarts, again)
-        return True
 
     def _give_up(self, replacement: "Future[RolloutEngine]", why: str = "") -> None:
         """A replacement that failed stays: there is no engine any more."""

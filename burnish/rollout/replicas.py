@@ -76,7 +76,11 @@ class Router:
         samples = self._prompts.setdefault((namespace, uid), {}) if order else {}
         place = samples.get(sample)
         if place is None:
-            place = samples[sample] = self._place(uid, next(reversed(samples.values()), None))
+            count, home = len(self.loads), next(reversed(samples.values()), None)
+            place = min(range(count), key=lambda i: (self.loads[i].total, (i - uid) % count))
+            if home is not None and self.loads[home].total - self.loads[place].total <= self.slack:
+                place = home
+            samples[sample] = place
         self.loads[place].own += 1
         return place
 
@@ -97,13 +101,6 @@ class Router:
 
     def __len__(self) -> int:
         return sum(map(len, self._prompts.values()))
-
-    def _place(self, uid: int, home: int | None) -> int:
-        count = len(self.loads)
-        best = min(range(count), key=lambda i: (self.loads[i].total, (i - uid) % count))
-        if home is not None and self.loads[home].total - self.loads[best].total <= self.slack:
-            return home
-        return best
 
 
 class Replicas(RolloutEngine):

@@ -27,7 +27,7 @@ from burnish.protocol import DataProto
 from burnish.rollout import make_engine
 from burnish.rollout.base import RolloutEngine, Sampling
 from burnish.rollout.engine_loop import EngineLoop
-from burnish.rollout.hosted.canary import length, proof, rounding, sequence
+from burnish.rollout.hosted.weights import length, proof, rounding, sequence
 from burnish.rollout.replacing import ReplacingEngine
 from burnish.rollout.replicas import NullEngine
 
@@ -90,8 +90,11 @@ class Replica:
         if self.shares:
             self.engine.publish(None, version)
             return
-        if self.is_program:
-            self._expect(version)
+        if self.is_program:  # must find the log-probs of a fixed sequence by the actor
+            ids = sequence(int(self.actor.module.get_input_embeddings().num_embeddings), self.canary_tokens)
+            expected = proof(version, ids, self._by_actor([ids], 1.0)[0], *self.dtypes)
+            if self.is_here:  # the others took part in the actor's pass
+                cast("HostedEngine", self.engine.engine).expect(expected)
         weights = Buckets(partial(self._new_weights, version))
         # Processes go through them together: one of several, whose engine is lost, cannot begin again alone.
         self.engine.publish(weights if self.actor.mesh is None else iter(weights), version)
@@ -115,14 +118,6 @@ class Replica:
                 f"{len(wrong)} of {len(copies)} weights of version {version} did not arrive in the replica{where}, "
                 f"such as {wrong[0]}: it would generate with another model than the one that is trained"
             )
-
-    def _expect(self, version: int) -> None:
-        """The log-probs of a fixed sequence by the actor, which the program must find too."""
-        vocabulary = int(self.actor.module.get_input_embeddings().num_embeddings)
-        ids = sequence(vocabulary, self.canary_tokens)
-        expected = proof(version, ids, self._by_actor([ids], 1.0)[0], *self.dtypes)
-        if self.is_here:  # the others took part in the actor's pass
-            cast("HostedEngine", self.engine.engine).expect(expected)
 
     def _compare_samples(self) -> None:
         """What a fixed sequence does not show: whether the log-probs of sampled tokens are of logits / temperature, and

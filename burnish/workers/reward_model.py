@@ -77,8 +77,20 @@ class ConversationReader:
         # The policy's arguments are for the policy's template.
         self.renderer = ChatRenderer(self.tokenizer, arguments if self.as_they_are else None)
         self.ends = special_ids(theirs) | _end_ids(policy.path)
-        self.closing = self._closing() if self.as_they_are else []
-        self.decoder = _decoder(model.input_tokenizer, model.trust_remote_code, theirs)
+        self.closing: list[int] = []  # all that the template writes after the text of an assistant's turn
+        if self.as_they_are:
+            text = self.renderer.text([QUESTION, PROBE], generation_prompt=False)
+            self.closing = self.tokenizer(text.rpartition(PROBE["content"])[2], add_special_tokens=False)["input_ids"]
+        self.decoder = theirs  # what turns responses into text
+        if model.input_tokenizer is not None:
+            with naming(f"{MODEL}.input_tokenizer"):
+                self.decoder = load_tokenizer(model.input_tokenizer, model.trust_remote_code)
+            if other := other_ids(self.decoder, theirs):
+                raise ModelError(
+                    f"{MODEL}.input_tokenizer={model.input_tokenizer}: responses are in the policy's tokens, and it "
+                    f"has other ids for {len(other)} of them, such as {other[0]!r}; name the policy's tokenizer, or "
+                    "leave it out"
+                )
 
     def problem_with(self, prompt: Sequence[Mapping[str, Any]]) -> str | None:
         """Why no answer to these messages could be read, or None."""
@@ -143,11 +155,6 @@ class ConversationReader:
         return JudgedConversation(
             [], problem=f"the reward model has no token {largest} ({token!r}), only {self.tokens}"
         )
-
-    def _closing(self) -> list[int]:
-        """All that the template writes after the text of an assistant's turn."""
-        text = self.renderer.text([QUESTION, PROBE], generation_prompt=False)
-        return list(self.tokenizer(text.rpartition(PROBE["content"])[2], add_special_tokens=False)["input_ids"])
 
 
 class RewardModelWorker(ModelWorker):
@@ -225,17 +232,3 @@ def _end_ids(policy: str) -> set[int]:
     files = [folder / name for name in ("config.json", "generation_config.json")]
     listed = [read_json(file).get("eos_token_id") for file in files if file.is_file()]
     return {number for ids in listed if ids is not None for number in ([ids] if isinstance(ids, int) else ids)}
-
-
-def _decoder(path: str | None, trust_remote_code: bool, theirs: "PreTrainedTokenizerBase") -> "PreTrainedTokenizerBase":
-    """What turns responses into text: the policy's tokenizer, or the one that was named."""
-    if path is None:
-        return theirs
-    with naming(f"{MODEL}.input_tokenizer"):
-        tokenizer = load_tokenizer(path, trust_remote_code)
-    if other := other_ids(tokenizer, theirs):
-        raise ModelError(
-            f"{MODEL}.input_tokenizer={path}: responses are in the policy's tokens, and it has other ids for "
-            f"{len(other)} of them, such as {other[0]!r}; name the policy's tokenizer, or leave it out"
-        )
-    return tokenizer

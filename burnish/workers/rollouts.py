@@ -12,7 +12,7 @@ from typing import Any
 
 from burnish.agents.environment import AgentSettings
 from burnish.agents.output import AgentLoopOutput
-from burnish.agents.runner import RolloutCall, Score, Trajectory, TrajectoryRunner
+from burnish.agents.runner import RolloutCall, Trajectory, TrajectoryRunner
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.errors import WorkerError
@@ -76,9 +76,16 @@ class Rollouts:
 
     def begin(self, rows: Sequence[dict[str, Any]], settings: RoundSettings, total: int | None = None) -> None:
         """Begin one trajectory per row. `total`: rows of the whole batch, where this is a part of it."""
-        score = self._scorer(total or len(rows)) if settings.score else None
-        seed = self.config.trainer.seed
-        call = RolloutCall(settings.sampling, settings.namespace, seed, score, self.deadline_s)
+        watch = FailureWatch(total or len(rows), self.config.reward.max_failure_ratio)
+
+        async def score(row: dict[str, Any], output: AgentLoopOutput, text: str) -> ScoreResult | None:
+            result = await self.scoring.score(row, output, text)
+            if result is not None:  # else it is left to the reward model
+                watch.add(row["uid"], result)  # RewardError as soon as more have failed than may
+            return result
+
+        seed, scorer = self.config.trainer.seed, score if settings.score else None
+        call = RolloutCall(settings.sampling, settings.namespace, seed, scorer, self.deadline_s)
         self._begun[settings.number] = self.runner.begin(rows, call)
 
     def finish(self, number: int) -> DataProto | None:
@@ -105,18 +112,6 @@ class Rollouts:
             self.runner.close()
         finally:
             self.scoring.close()
-
-    def _scorer(self, total: int) -> Score:
-        """Scores trajectories as they finish; RewardError as soon as more of `total` have failed than may."""
-        watch = FailureWatch(total, self.config.reward.max_failure_ratio)
-
-        async def score(row: dict[str, Any], output: AgentLoopOutput, text: str) -> ScoreResult | None:
-            result = await self.scoring.score(row, output, text)
-            if result is not None:  # else it is left to the reward model
-                watch.add(row["uid"], result)
-            return result
-
-        return score
 
 
 class AgentLoopWorker(Worker):

@@ -1,6 +1,7 @@
 """Requests as tasks of a running event loop, and waits for what comes of them."""
 
 import asyncio
+import threading
 
 from burnish.rollout.base import Request, Sampling
 
@@ -41,3 +42,21 @@ def log_is_whole(replacing):
     """The thread that makes a new engine writes its last line when requests have continued already."""
     replacing._maker.join(PATIENT_S)
     assert not replacing._maker.is_alive()
+
+
+def from_threads(ask, count):
+    """What `ask(i)` gives for each `i`, awaited in the event loops of three threads."""
+    found = {}
+
+    def client(own):
+        async def mine():
+            return await asyncio.wait_for(asyncio.gather(*map(ask, own)), PATIENT_S)
+
+        found.update(zip(own, asyncio.run(mine()), strict=True))
+
+    clients = [threading.Thread(target=client, args=(range(part, count, 3),), daemon=True) for part in range(3)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join(PATIENT_S)
+    return [found[i] for i in range(count)]

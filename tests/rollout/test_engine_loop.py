@@ -9,13 +9,13 @@ import torch
 
 from burnish.cli.quickstart import NANO
 from burnish.config.model import ModelConfig
-from burnish.errors import DeadlineError, EngineLost, RolloutError
+from burnish.errors import DeadlineError, RolloutError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rollout import engine_loop
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
-from tests.rollout.asking import in_time, passes, polled
+from tests.rollout.asking import from_threads, in_time, passes, polled
 from tests.rollout.asking import start as begin
 
 LONG = Sampling(max_tokens=400, ignore_eos=True)
@@ -86,22 +86,9 @@ def requests(nano, count=12):
 def test_requests_of_several_loops_get_the_same_as_alone(nano, native):
     asked = requests(nano)
     expected = native.run(asked)
-    loop, found = EngineLoop(native), {}
+    loop = EngineLoop(native)
     assert (loop.context, loop.vocabulary) == (native.context, native.vocabulary)
-
-    def client(own):
-        async def all_of_mine():
-            return await asyncio.gather(
-                *[loop.generate(Request(*asked[i], request_id=str(i), order=(i,))) for i in own]
-            )
-
-        found.update(zip(own, asyncio.run(all_of_mine()), strict=True))
-
-    clients = [threading.Thread(target=client, args=(range(part, len(asked), 3),)) for part in range(3)]
-    for thread in clients:
-        thread.start()
-    for thread in clients:
-        thread.join(60)
+    found = from_threads(lambda i: begin(loop, str(i), *asked[i], order=(i,)), len(asked))
     for i, completion in enumerate(expected):
         assert (found[i].token_ids, found[i].finish_reason) == (completion.token_ids, completion.finish_reason)
         # in another batch sums are rounded otherwise
@@ -229,25 +216,6 @@ class Idle:
 
     def renewed(self):
         return Idle()
-
-
-def test_thread_that_ends_fails_its_requests(nano, native, monkeypatch, caplog):
-    def ends(*_, **__):
-        raise SystemExit("enough")
-
-    monkeypatch.setattr(native.runner, "decoder", ends)
-    loop = EngineLoop(native)
-
-    async def main():
-        return await asyncio.gather(*[start(loop, str(i)) for i in range(3)], return_exceptions=True)
-
-    errors = in_time(main())
-    assert [type(error) for error in errors] == [EngineLost] * 3
-    assert "request 2: the rollout engine is lost: its thread ended by SystemExit: enough" in str(errors[2])
-    assert loop.lost() == "its thread ended by SystemExit: enough" and "thread ended" in caplog.text
-    with pytest.raises(EngineLost, match="SystemExit"):
-        loop.publish(None, 1)
-    loop.close()
 
 
 def test_caller_that_waits_for_another_times_out_and_loss_of_the_engine_is_passed_on(monkeypatch):

@@ -152,7 +152,7 @@ def test_a_long_prompt_does_not_widen_the_short_rows(module, joining, monkeypatc
         shares.append(mask.sum().item() / mask.numel())
 
     hook = module.register_forward_pre_hook(watch, with_kwargs=True)
-    monkeypatch.setattr("burnish.rollout.hf.batch.SMALL", 0)
+    monkeypatch.setattr("burnish.rollout.hf.engine.SMALL", 0)
     got, finished = one_after_another(joining(), requests, steps_between)
     hook.remove()
     assert [c.token_ids for c in got] == [c.token_ids for c in expected]
@@ -192,7 +192,7 @@ def test_a_newcomer_that_fails(module, joining, monkeypatch, where):
 
     with monkeypatch.context() as patch:
         if where == "join":
-            patch.setattr("burnish.rollout.hf.batch._widened", no_room)
+            patch.setattr("burnish.rollout.hf.engine._widened", no_room)
         else:
             patch.setattr(module, "forward", no_long_prompts)
         ended = asyncio.run(main())

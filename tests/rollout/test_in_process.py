@@ -18,8 +18,9 @@ from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
 from tests.rollout.asking import LONG, start, until
-from tests.rollout.native.exact import EOS, check_exact, random_prompts, random_requests
+from tests.rollout.native.exact import EOS, check_exact, greedy, random_prompts, random_requests
 from tests.rollout.native.models import FAMILIES, GROUPED, build, family
+from tests.rollout.test_sampler import WAYS
 
 PROMPT = random_prompts(1, seed=5, shortest=9, longest=9)[0]
 FREE = Sampling(max_tokens=20, ignore_eos=True)
@@ -59,6 +60,18 @@ def test_mixed_requests_give_exactly_what_a_plain_forward_gives(make, module, co
     assert make(module, **settings).run(requests) == completions, "bit for bit"
 
 
+def test_every_way_to_sample(make, module, context):
+    """That `sample` draws by these probabilities is shown in `test_sampler.py`; all at once, so that rows with and
+    without truncation share their batches."""
+    ways = [way for way, _ in WAYS]
+    kinds = [*ways, *({"temperature": temperature} for temperature in (50.0, 0.01, 0.001))]
+    requests = [(PROMPT, replace(FREE, seed=seed, **kind)) for kind in kinds for seed in range(3)]
+    completions = make(module).run(requests)
+    assert [c.token_ids for c in completions[-3:]] == [greedy(module, PROMPT, 20, eos_token_id=None)] * 3
+    # With the cold ones log-probs are of logits times 1,000, and so is what rounding does to them.
+    check_exact(module, requests[:-6], completions[:-6], context=context)
+
+
 def test_seed_decides_the_tokens(engine, module, context):
     seeds = (1, 1, 2, 2**64 - 1, 2**63 - 1)  # seeds have 64 bits and no sign
     requests = [(PROMPT, replace(FREE, seed=seed)) for seed in seeds]
@@ -66,27 +79,6 @@ def test_seed_decides_the_tokens(engine, module, context):
     assert completions[0].token_ids == completions[1].token_ids and len(set(map(tuple, tokens(completions)))) == 4
     check_exact(module, requests, completions, context=context)
     assert engine.run([]) == []
-
-
-def test_every_token_reaches_its_callback_in_order_and_none_after_the_end(make, module):
-    engine = make(module, max_num_seqs=4)
-    requests = random_requests(12, seed=9)
-    seen, finished = {i: [] for i in range(len(requests))}, set()
-
-    async def one(i, prompt, sampling):
-        def on_token(token, log_prob):
-            assert i not in finished
-            seen[i].append((token, log_prob))
-
-        completion = await start(engine, str(i), prompt, sampling, (i,), on_token)
-        finished.add(i)
-        return completion
-
-    async def main():
-        return await asyncio.gather(*[one(i, *request) for i, request in enumerate(requests)])
-
-    for i, completion in enumerate(asyncio.run(main())):
-        assert seen[i] == list(zip(completion.token_ids, completion.log_probs, strict=True))
 
 
 # What ends a completion

@@ -13,7 +13,7 @@ from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, RolloutError
 from burnish.rollout import load_engine
 from burnish.rollout.hf.engine import HFEngine
-from burnish.rollout.hosted.canary import ROUNDING, TOKENS
+from burnish.rollout.hosted.weights import ROUNDING, TOKENS
 from burnish.rollout.native.spec import SPEC
 from burnish.rollout.replacing import ReplacingEngine
 

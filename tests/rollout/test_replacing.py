@@ -517,13 +517,6 @@ def test_an_iterator_of_buckets_is_not_handed_over_twice(shop, replacing, fate, 
     assert replacing.stats()["replica_restarts"] == 1
 
 
-def test_gives_up_engines_lost_in_every_publish(shop, replacing):
-    shop.fates = dict.fromkeys(range(10), "dies in a publish")
-    with pytest.raises(RolloutError, match=r"given up\. .* 4\. dead after the first bucket"):
-        replacing.publish(Again(), 3)
-    assert len(shop.engines) == 1 + RESTARTS
-
-
 # Figures
 
 

@@ -1,21 +1,19 @@
 """`native` and `hf` that are lost in the middle of requests are replaced, in the caller's loop and in a thread."""
 
-import asyncio
 import logging
-import threading
 import time
 
 import pytest
 import torch
 
-from burnish.errors import EngineLost, RolloutError
+from burnish.errors import RolloutError
 from burnish.rollout.base import Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
 from burnish.rollout.native.runner import Stuck
 from burnish.rollout.replacing import ReplacingEngine
-from tests.rollout.asking import PATIENT_S, in_time, log_is_whole, polled, start
+from tests.rollout.asking import log_is_whole
 
 KERNELS = Stuck("the rollout engine is stuck: the kernels of a step have not ended within 300 s")
 ENDED = SystemExit("enough")
@@ -114,17 +112,6 @@ def test_new_engine_answers_with_the_weights_last_published(
 
 
 @engines
-@pytest.mark.parametrize("place", ["here", "thread"])
-def test_exception_in_a_step_is_raised_to_the_caller(replacing, monkeypatch, name, place):
-    engine = replacing(name, place)
-    lose(monkeypatch, engine, MemoryError("no room"), 1, 0)
-    with pytest.raises(RolloutError, match="MemoryError: no room") as raised:
-        engine.run(requests(1))
-    assert not isinstance(raised.value, EngineLost)
-    assert engine.stats()["replica_restarts"] == 0 and len(engine.run(requests())) == 6
-
-
-@engines
 def test_publish_that_failed_half_way_stays_refused(module, tokenizer, changed, name):
     engine = make(name, module, tokenizer)
     engine.publish(None, 2)
@@ -136,37 +123,3 @@ def test_publish_that_failed_half_way_stays_refused(module, tokenizer, changed, 
         new.run(requests(1))
     new.publish(None, 4)
     assert new.run(requests(1))[0].policy_version == 4
-
-
-@losses
-def test_abort_and_cancel_during_a_replacement(replacing, module, tokenizer, monkeypatch, name, place, error):
-    engine = replacing(name, place)
-    making, opens = threading.Event(), threading.Event()
-    renewed = type(engine.engine).renewed
-    received = []
-
-    def slowly(lost):
-        making.set()
-        assert opens.wait(PATIENT_S)
-        return renewed(lost)
-
-    monkeypatch.setattr(type(engine.engine), "renewed", slowly)
-    lose(monkeypatch, engine, error, 4, 3)
-
-    async def main():
-        listeners = [None, None, lambda token, _: received.append(token)]
-        tasks = [start(engine, str(i), *ask, on_token=listeners[i]) for i, ask in enumerate(requests(3))]
-        await polled(making.is_set)
-        engine.abort("0")
-        tasks[1].cancel()
-        aborted = await tasks[0]
-        with pytest.raises(asyncio.CancelledError):
-            await tasks[1]
-        opens.set()
-        return aborted, await tasks[2]
-
-    aborted, done = in_time(main())
-    assert aborted.finish_reason == "abort" and aborted.token_ids == []
-    assert done.token_ids == make(name, module, tokenizer).run(requests(3))[2].token_ids
-    assert received == done.token_ids, "each token once"
-    assert engine.stats()["requests_again"] == 1

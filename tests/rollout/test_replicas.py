@@ -131,30 +131,6 @@ def test_a_request_arrives_as_it_is_and_so_does_the_answer():
     in_time(main())
 
 
-def test_trajectories_of_several_turns_run_concurrently():
-    async def main():
-        peers = [FakePeer(number) for number in range(3)]
-        replicas = over(*peers)
-
-        async def trajectory(uid, sample, name="train"):
-            found = set()
-            for turn in range(4):
-                request = Request([5], SAMPLING, f"{name}/{uid}.{sample}.{turn}/text", (uid, sample, turn))
-                found.add((await replicas.generate(request)).token_ids[0])
-            return found
-
-        found = await asyncio.gather(*[trajectory(uid, sample) for uid in range(6) for sample in range(2)])
-        assert all(len(places) == 1 for places in found) and found[::2] == found[1::2]
-        assert [len(peer.calls) for peer in peers] == [16] * 3
-        await trajectory(0, 0, "val")
-        replicas.forget(range(6), "val")
-        assert len(replicas.router) == 12
-        replicas.forget(range(6), "train")
-        assert len(replicas.router) == 0
-
-    in_time(main())
-
-
 @pytest.mark.parametrize(
     ("prompt", "images", "on_token", "error", "message"),
     [

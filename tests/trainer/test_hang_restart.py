@@ -65,7 +65,7 @@ if how == "reading":
     around(ModelFolder, "load", "a checkpoint to be read")
 elif how == "engine":
     import burnish.rollout.in_process as in_process
-    from burnish.rollout.hf.batch import LeftPaddedBatch
+    from burnish.rollout.hf.engine import LeftPaddedBatch
 
     in_process.STEP_DEADLINE_S = {"cpu": 30.0}
     around(LeftPaddedBatch, "step", "in the wait of the engine")

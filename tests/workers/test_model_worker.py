@@ -3,7 +3,6 @@
 import errno
 import os
 import tempfile
-import threading
 
 import pytest
 import torch
@@ -73,24 +72,20 @@ def test_a_folder_that_this_machine_does_not_see_is_named(tmp_path, tiny_model):
     assert (tmp_path / "actor" / "tokenizer.json").is_file() and (tmp_path / "actor" / "engine.json").is_file()
 
 
-def test_files_that_another_process_is_writing_may_go_while_ours_are_synced(tmp_path):
-    done = threading.Event()
+def test_files_that_another_process_is_writing_may_go_while_ours_are_synced(tmp_path, monkeypatch):
+    ours, theirs, opened = tmp_path / "ours", tmp_path / ".tmp0", []
+    ours.touch()
+    theirs.touch()
+    system_open = os.open
 
-    def write_others():
-        while not done.is_set():
-            for number in range(20):
-                (tmp_path / f".tmp{number}").write_bytes(b"")
-            for number in range(20):
-                (tmp_path / f".tmp{number}").rename(tmp_path / f"shard-{number}")
+    def open_when_theirs_is_gone(path, flags):
+        theirs.unlink(missing_ok=True)
+        opened.append(path)
+        return system_open(path, flags)
 
-    other = threading.Thread(target=write_others)
-    other.start()
-    try:
-        for _ in range(100):
-            _sync_files(tmp_path)
-    finally:
-        done.set()
-        other.join()
+    monkeypatch.setattr(os, "open", open_when_theirs_is_gone)
+    _sync_files(tmp_path)
+    assert {ours, theirs, tmp_path} == set(opened)
 
 
 @pytest.fixture

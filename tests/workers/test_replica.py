@@ -13,7 +13,7 @@ from burnish.errors import EngineLost, RolloutError
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Sampling
 from burnish.rollout.hf.engine import HFEngine
-from burnish.rollout.hosted.canary import ROUNDING, rounding
+from burnish.rollout.hosted.weights import ROUNDING, rounding
 from burnish.rollout.replacing import ReplacingEngine
 from burnish.workers import replica as replica_module
 from burnish.workers.replica import HEAT, TOP_K, Replica

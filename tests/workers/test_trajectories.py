@@ -15,7 +15,7 @@ from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.rollout.base import Completion
 from burnish.trainer.credit import Credit
 from burnish.trainer.score import score
-from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, joined, to_batch
+from burnish.workers.trajectories import GROUPED_ROLLOUTS, joined, to_batch
 
 
 def trajectory(uid=0, prompt=2, response=3, result=None, versions=(4,), **output):
@@ -115,9 +115,6 @@ def test_every_column_a_step_adds_is_kept_free_in_rows():
     assert set(OUTPUTS) - {"log_prob", "entropy"} <= TAKEN
 
 
-SIZES = [(1, 2), (3, 1), (2, 5), (4, 1), (1, 1)]  # of prompt and response
-
-
 @pytest.mark.parametrize(
     ("uids", "workers", "parts"),
     [
@@ -139,32 +136,6 @@ def test_a_batch_is_split_between_prompts(uids, workers, parts):
     assert all(call.args[1:] == ("sampling",) for call in split.calls)
     assert all(call.kwargs == {"score": True, "total": len(uids)} for call in split.calls)
     assert split.padding == 0
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 9])
-@pytest.mark.parametrize("log_probs", [True, False])
-def test_batches_of_whole_groups_are_the_batch_of_one(workers, log_probs):
-    def generate(rows, total):
-        assert total == 2 * len(SIZES)
-        uids = [row["uid"] for row in rows]
-        done = [trajectory(uid, *SIZES[uid], versions=(uid,)) for uid in uids]
-        batch = to_batch(done, 0, log_probs=log_probs)
-        batch.meta_info["metrics"] = {"retrieval/queries": len(rows)}
-        return batch
-
-    rows = [{"uid": uid} for uid in range(len(SIZES)) for _ in range(2)]
-    split = GROUPED_ROLLOUTS.dispatch(workers, rows)
-    parts = [generate(*call.args, **call.kwargs) for call in split.calls]
-    split = BEGUN_ROLLOUTS.dispatch(workers, 1)
-    whole = BEGUN_ROLLOUTS.collect(split, [*parts, *[None] * (workers - len(parts))])
-    expected = generate(rows, len(rows))
-    assert list(whole.batch.keys()) == list(expected.batch.keys())
-    for column in expected.batch.keys():  # noqa: SIM118
-        assert torch.equal(whole.batch[column], expected.batch[column]), column
-    for column, values in expected.non_tensor_batch.items():
-        assert whole.non_tensor_batch[column].tolist() == values.tolist()
-    assert whole.non_tensor_batch["policy_version"].tolist() == [row["uid"] for row in rows]
-    assert sum(whole.meta_info["metrics"]["retrieval/queries"]) == len(rows)
 
 
 def test_scored_batches_of_different_width_and_columns_are_joined():

@@ -15,7 +15,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,46 +26,46 @@ from burnish.config.engines import EngineSpec
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
 from burnish.rollout.admission import Admitting, RequestState
-from burnish.rollout.base import Completion, OnToken, Request, RolloutStats, Sampling
+from burnish.rollout.base import OnToken, Request, Sampling
 from burnish.rollout.hosted.keeper import python_path
 from burnish.rollout.hosted.process import CLOSED, FIRST_REQUEST, HostedRequest, HostedTokens, HostProcess
 from burnish.rollout.hosted.weights import Proof, WeightFolder
 
 # Seconds without a sign of life, of which there is none during a step. On a CPU a long prompt takes minutes.
 HEARTBEAT_S = {"cuda": 300.0, "cpu": 600.0}
+COUNTED = ("requests", "aborted", "prompt_tokens", "generated_tokens")
 SOCKET_CHARACTERS = 107 - 37  # of a folder with sockets whose names have 36: a path has 107 at most
 
 
 @dataclass(eq=False)
-class Flight:
-    request: RequestState
+class Flight(RequestState):
+    number: int = 0
     is_ended: bool = False  # by the program
     is_aborted: bool = False
 
     def take(self, tokens: HostedTokens, version: int) -> None:
         """In the event loop of the caller. What goes wrong here, in its `on_token` or with a stop string, is its error.
         `version` is that of a completion without tokens."""
-        request = self.request
         try:
             for token_id, log_prob in zip(tokens.token_ids, tokens.log_probs, strict=True):
-                if request.done:
+                if self.done:
                     return
                 if not math.isfinite(log_prob):
                     raise RolloutError(
-                        f"request {request.request_id}: the log-prob of token {len(request.token_ids)} is {log_prob}: "
-                        f"with version {tokens.version} of the weights, logits are no numbers"
+                        f"request {self.request_id}: the log-prob of token {len(self.token_ids)} is {log_prob}: with "
+                        f"version {tokens.version} of the weights, logits are no numbers"
                     )
-                request.versions.append(tokens.version)
-                request.accept(token_id, log_prob, version)
-            if tokens.end == "abort" and not request.done:
-                request.finish("abort", None, version)
-            elif tokens.end is not None and not request.done:
+                self.versions.append(tokens.version)
+                self.accept(token_id, log_prob, version)
+            if tokens.end == "abort" and not self.done:
+                self.finish("abort", None, version)
+            elif tokens.end is not None and not self.done:
                 raise RolloutError(
-                    f"request {request.request_id}: it was ended ({tokens.end}) after {len(request.token_ids)} of "
-                    f"{request.limit} tokens, by none that it should stop at"
+                    f"request {self.request_id}: it was ended ({tokens.end}) after {len(self.token_ids)} of "
+                    f"{self.limit} tokens, by none that it should stop at"
                 )
         except Exception as error:  # noqa: BLE001 (it rises where the request is awaited)
-            request.fail_here(error)
+            self.fail_here(error)
 
 
 class HostedEngine(Admitting):
@@ -74,6 +74,7 @@ class HostedEngine(Admitting):
     spec: ClassVar[EngineSpec]
     host: ClassVar[str]
     own_weights = runs_on = True
+    state_type = Flight
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class HostedEngine(Admitting):
         self._write_config(module, model)
         self._arguments = self._engine_arguments(config, model, module.config)
         self._environment = self._process_environment(Path(self._place.name))
-        self._stats = RolloutStats()
+        self._stats = dict.fromkeys(COUNTED, 0)
         self._start()
 
     @classmethod
@@ -160,45 +161,42 @@ class HostedEngine(Admitting):
 
     # Requests
 
-    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
-        self._refuse_unready(request)
-        request_id = request.request_id
+    def _take_request(self, request: Request, on_token: OnToken | None) -> RequestState:
         if not self._has_weights:
             raise RolloutError(
-                f"request {request_id}: no weights have been published to {self.label} yet; publish them first"
+                f"request {request.request_id}: no weights have been published to {self.label} yet; publish them first"
             )
-        state = self._take_request(request, on_token)
-        flight, number = Flight(state), next(self._numbers)
-        self._flights[number] = flight
-        self._stats.requests += 1
-        self._stats.prompt_tokens += len(request.prompt_ids)
-        try:
-            prompt_ids, arguments = list(map(int, request.prompt_ids)), self._request_arguments(state)
-            streams = state.matcher is not None or state.on_token is not None
-            asked = HostedRequest(prompt_ids, arguments, state.sampling.seed, state.limit, streams)
-            try:
-                self.process.ask(number, asked)
-            except EngineLost as error:
-                raise EngineLost(f"request {request_id}: {error}") from error
-            return await state.future
-        finally:
-            del self._flights[number]
-            if self._active.get(request_id) is state:
-                del self._active[request_id]
-            self._stats.generated_tokens += len(state.token_ids)
-            self._end(number, flight)
+        return super()._take_request(request, on_token)
 
-    def _end(self, number: int, flight: Flight) -> None:
+    def _enter(self, request: Flight) -> None:
+        request.number = next(self._numbers)
+        self._flights[request.number] = request
+        self._stats["requests"] += 1
+        self._stats["prompt_tokens"] += len(request.prompt_ids)
+        prompt_ids, arguments = list(map(int, request.prompt_ids)), self._request_arguments(request)
+        streams = request.matcher is not None or request.on_token is not None
+        asked = HostedRequest(prompt_ids, arguments, request.sampling.seed, request.limit, streams)
+        try:
+            self.process.ask(request.number, asked)
+        except EngineLost as error:
+            raise EngineLost(f"request {request.request_id}: {error}") from error
+
+    def _leave(self, request: Flight) -> None:
+        del self._flights[request.number]
+        self._stats["generated_tokens"] += len(request.token_ids)
+        self._end(request)
+
+    def _end(self, flight: Flight) -> None:
         if not flight.is_ended and self.process.lost is None:
             with suppress(EngineLost):  # whoever asks next hears of it
-                self.process.abort(number)
+                self.process.abort(flight.number)
 
     def abort(self, request_id: str) -> None:
-        for number, flight in list(self._flights.items()):
-            if flight.request.request_id == request_id and not flight.request.done:
-                self._stats.aborted += not flight.is_aborted
+        for flight in list(self._flights.values()):
+            if flight.request_id == request_id and not flight.done:
+                self._stats["aborted"] += not flight.is_aborted
                 flight.is_aborted = True
-                self._end(number, flight)
+                self._end(flight)
 
     def _on_tokens(self, number: int, tokens: HostedTokens) -> None:
         """In the process's thread."""
@@ -207,20 +205,19 @@ class HostedEngine(Admitting):
             return
         flight.is_ended = tokens.end is not None or tokens.problem is not None
         if tokens.problem is not None:
-            error = RolloutError(f"request {flight.request.request_id}: {self.label}: {tokens.problem}")
-            self._in_its_loop(flight, flight.request.fail_here, error)
+            error = RolloutError(f"request {flight.request_id}: {self.label}: {tokens.problem}")
+            self._in_its_loop(flight, flight.fail_here, error)
         else:
             self._in_its_loop(flight, flight.take, tokens, self.version)
 
     def _fail_all(self, reason: str) -> None:
         """In the thread that found out."""
         for flight in list(self._flights.values()):
-            error = EngineLost(f"request {flight.request.request_id}: {reason}")
-            self._in_its_loop(flight, flight.request.fail_here, error)
+            self._in_its_loop(flight, flight.fail_here, EngineLost(f"request {flight.request_id}: {reason}"))
 
     def _in_its_loop(self, flight: Flight, function: Any, *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed, so nobody awaits the request
-            flight.request.future.get_loop().call_soon_threadsafe(function, *arguments)
+            flight.future.get_loop().call_soon_threadsafe(function, *arguments)
 
     # Weights
 
@@ -284,9 +281,7 @@ class HostedEngine(Admitting):
             self._asleep = False
 
     def stats(self) -> dict[str, float]:
-        figures = asdict(self._stats)
-        del figures["batches"]  # the program forms them
-        return figures
+        return dict(self._stats)
 
     # Life and death
 
@@ -297,7 +292,7 @@ class HostedEngine(Admitting):
     def renewed(self) -> "HostedEngine":
         self.process.close()
         new = copy.copy(self)
-        new._active, new._asleep, new._stats = {}, False, RolloutStats()
+        new._active, new._asleep, new._stats = {}, False, dict.fromkeys(COUNTED, 0)
         new._start()
         try:
             with self._exchange:

@@ -1,11 +1,10 @@
 """The native engine: schedule → run → sample → write down, on the trainer's own module and weights.
 
     scheduler.py      which prompts are read and which rows continue; preemption
-    runner.py         executes that: packed lines and decode steps (graphs.py replays them on a GPU), and waits for it
-    state.py          the decode batch on the device; a step reads and writes it without the host
+    runner.py         executes that: packed lines and decode steps (on a GPU replayed as graphs), and waits for it; and
+                      proves that what generates is what is trained
+    state.py          one request on its way, the history of what was sampled, and the decode batch on the device
     kv_pool.py        the memory of keys and values, and who has which blocks of it
-    sequence.py       one request on its way, and the history of what was sampled
-    canary.py         the proof that what generates is what is trained
 
 The driver task (see `rollout/in_process.py`) steps it in the event loop of those who wait: a step schedules work, lets
 the loop run, and takes in the results of the step `ahead` steps before. On a CPU work is computed as it is scheduled.
@@ -33,12 +32,10 @@ from burnish.ops.sampling import ENDED
 from burnish.rollout.admission import RequestState
 from burnish.rollout.base import FinishReason
 from burnish.rollout.in_process import InProcessEngine, evaluating
-from burnish.rollout.native.canary import Canary
-from burnish.rollout.native.graphs import batch_size
 from burnish.rollout.native.kv_pool import BlockManager, KVPool
-from burnish.rollout.native.runner import Flight, Runner, Stuck
+from burnish.rollout.native.runner import Canary, Flight, Runner, Stuck, batch_size
 from burnish.rollout.native.scheduler import Scheduler
-from burnish.rollout.native.sequence import History, Sequence
+from burnish.rollout.native.state import History, Sequence
 
 AHEAD = {"cuda": 3, "cpu": 0}  # steps queued before the results of the first are read
 GATHER = {"cuda": 4}  # steps between two short prefills

@@ -6,28 +6,34 @@ CPU it is computed by then, in the thread that trains unless generation runs ahe
 would each keep the cores busy with waiting for the other.
 """
 
+import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from burnish.errors import EngineLost
+from burnish.errors import EngineLost, RolloutError
 from burnish.models.decoders import Decoder
 from burnish.ops.paged_attention import Paged
 from burnish.ops.sampling import STOPS, sample_and_advance
-from burnish.rollout.in_process import OWNER
-from burnish.rollout.native.graphs import Graphs
-from burnish.rollout.native.kv_pool import KVPool
+from burnish.rollout.base import POLICY_IS_BROKEN
+from burnish.rollout.in_process import OWNER, evaluating
+from burnish.rollout.native.kv_pool import BlockManager, KVPool
 from burnish.rollout.native.scheduler import Chunk, Decode, Prefill
-from burnish.rollout.native.sequence import History, Sequence
-from burnish.rollout.native.state import DecodeState, upload
+from burnish.rollout.native.state import DecodeState, History, Sequence, upload
 from burnish.waits import waiting
 
+LENGTH, PROMPT = 16, 8
+# Of the spread of logits over tokens. A model that computes something else is about 1 away; a trained one of 30 layers
+# in bfloat16 was 0.096 away by rounding alone, on this sequence that means nothing to it.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.25, torch.float16: 0.05}
 POLL_S = 2e-5  # between two looks at whether the device is done
+
+log = logging.getLogger(__name__)
 
 
 class Stuck(EngineLost):
@@ -93,6 +99,69 @@ class Line(NamedTuple):
             keep=starts[1:][last] - 1 if last else np.zeros(1, dtype=np.int64),  # never none: a matrix needs a row
             source=np.repeat(np.arange(len(last)), [1 + len(chunks[i].forks) for i in last]),
         )
+
+
+def batch_size(rows: int) -> int:
+    """The size that `rows` rows are run at: few sizes, so few graphs, and little waste."""
+    for limit, step in ((8, None), (32, 8), (128, 16), (512, 32)):
+        if rows <= limit:
+            return -(-rows // step) * step if step else 1 << (max(rows, 1) - 1).bit_length()
+    return -(-rows // 64) * 64
+
+
+class Graphs:
+    """CUDA graphs of decode steps, one for each batch size that comes up, captured when it first does.
+
+    A step that is replayed costs the host one launch instead of some hundred. What a graph reads is where it was at the
+    capture: the weights, the decode state, and the addresses of the KV pool (not the pool itself, which may move). A
+    model whose own code cannot be captured (some mixtures of experts) is run step by step, with a warning.
+    """
+
+    def __init__(self, state: DecodeState):
+        self._state = state
+        self._captured: dict[tuple[str, int], tuple[torch.cuda.CUDAGraph, Tensor | None]] = {}
+        self._memory = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(state.device)
+        self._refused = False  # the model cannot be captured
+
+    def call(self, name: str, step: Callable[[int], Tensor | None], size: int) -> Tensor | None:
+        """The result is where the next call of the same graph will overwrite it."""
+        if (name, size) not in self._captured and not self._refused:
+            try:
+                self._captured[name, size] = self._capture(step, size)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self._refused = True
+                log.warning("decode steps run without CUDA graphs, slower: the model cannot be captured (%s)", error)
+        if self._refused:
+            return step(size)
+        graph, result = self._captured[name, size]
+        graph.replay()
+        return result
+
+    def _capture(self, step: Callable[[int], Tensor | None], size: int) -> tuple[torch.cuda.CUDAGraph, Tensor | None]:
+        """Run once outside, which compiles kernels and sets libraries up; the rows are then put back as they were.
+
+        (The keys and values that such a run stores are those the real step will store again.)
+        """
+        saved = self._state.saved()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            step(size)
+            self._state.restore(saved)
+            torch.cuda.synchronize()
+            graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
+            try:
+                result = step(size)
+            except RuntimeError:
+                with suppress(RuntimeError):  # it says again that there was an error
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return graph, result
 
 
 class Runner:
@@ -201,3 +270,48 @@ class Runner:
             for name in ("temperature", "top_p", "min_p")
         }
         return self.state.fill(np.array([sequence.row for sequence in sequences]), tables, whole, real)
+
+
+class Canary:
+    """Proof, after every publish, that what generates is what is trained.
+
+    Two things are checked. Every parameter is where it was when the engine was made, because graphs and merged buffers
+    read that memory. And a fixed sequence, half of it read as a prompt and half fed token by token, gets the logits
+    that the module's own forward pass gives it.
+    """
+
+    def __init__(self, module: nn.Module, context: int):
+        self._module = module
+        self._pointers = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
+        self._length = min(LENGTH, context)
+
+    def check(self, runner: Runner, blocks: BlockManager) -> None:
+        """RolloutError if generation does not follow the module's weights. Nothing may be running."""
+        now = {name: parameter.data_ptr() for name, parameter in self._module.named_parameters()}
+        moved = [name for name, place in self._pointers.items() if now.get(name) != place]
+        if moved:
+            raise RolloutError(
+                f"{len(moved)} of {len(now)} parameters moved in memory since the rollout engine was made, such as "
+                f"{moved[0]}: it reads the old memory. Write weights in place (`copy_`), or make the engine afterwards"
+            )
+        vocabulary = int(self._module.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        ids = (np.arange(1, self._length + 1) * 7919) % vocabulary
+        taken = blocks.take(-(-self._length // blocks.block_size))
+        try:
+            with evaluating(self._module), torch.no_grad():
+                line = torch.from_numpy(ids)[None].to(runner.device)
+                plain = self._module(input_ids=line, use_cache=False).logits[0].float()  # (n, V)
+                own = runner.teacher_forced(ids, taken, prompt=min(PROMPT, self._length)).float()
+        finally:
+            blocks.release(taken)
+        if not bool(plain.isfinite().all()):
+            raise RolloutError(POLICY_IS_BROKEN)
+        spread = float((plain - plain.mean(-1, keepdim=True)).norm())
+        difference = float((own - plain).norm()) / max(spread, 1e-6)
+        allowed = TOLERANCE.get(runner.pool.dtype, TOLERANCE[torch.float32])
+        if not difference <= allowed:
+            raise RolloutError(
+                f"the rollout engine does not compute what the trained module ({type(self._module).__name__}) does: "
+                f"logits of a fixed sequence differ by {difference:.2g} of their spread, {allowed:g} is rounding. "
+                "Use rollout.name=hf"
+            )

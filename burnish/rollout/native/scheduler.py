@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from burnish.rollout.native.kv_pool import BlockManager
-from burnish.rollout.native.sequence import History, Sequence
+from burnish.rollout.native.state import History, Sequence
 
 
 @dataclass

@@ -11,6 +11,9 @@ from burnish.rollout.hosted.spec import HostedSpec
 GIB = 2**30
 KV_GIB = (1, 4)  # of keys and values on a CPU, at least and at most
 SPARE = 256  # tokens of a sequence: two of vLLM's blocks, of which it begins one and keeps one for itself
+# Keys of `rollout` that vLLM calls the same.
+SAME_NAMES: tuple[str, ...] = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+SAME_NAMES += ("gpu_memory_utilization", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill")
 
 
 @dataclass(frozen=True)
@@ -47,18 +50,8 @@ SPEC = VLLMSpec(
     least=(0, 32),
     # Not by `install_command`: it needs other versions of some packages than constraints.txt has.
     install="in a separate environment, pip install 'burnish[vllm]'; for a CPU see docs/vllm.md",
-    keys={
-        "dtype": "dtype",
-        "max_model_len": "max_model_len",
-        "max_num_seqs": "max_num_seqs",
-        "max_num_batched_tokens": "max_num_batched_tokens",
-        "gpu_memory_utilization": "gpu_memory_utilization",
-        "enforce_eager": "enforce_eager",
-        "enable_prefix_caching": "enable_prefix_caching",
-        "enable_chunked_prefill": "enable_chunked_prefill",
-        "tensor_parallel_size": "tensor_model_parallel_size",
-        "enable_sleep_mode": "free_cache_engine",
-    },
+    keys={name: name for name in SAME_NAMES}
+    | {"tensor_parallel_size": "tensor_model_parallel_size", "enable_sleep_mode": "free_cache_engine"},
     # Weights come by publish, ids go in and out without text, log-probs are burnish's.
     fixed={
         "model": None,

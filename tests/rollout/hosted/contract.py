@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import threading
 
 import pytest
 import torch
@@ -114,25 +113,7 @@ class HostedContract:
             assert wanted.finish_reason == "stop", "else this tests nothing"
             assert_alike(one(engine, sampling), wanted)
 
-    def test_the_end_of_sequence_ends_unless_ignored(self, engine, monkeypatch):
-        """A token of the greedy completion plays its part."""
-        greedy = one(engine, Sampling(temperature=0, max_tokens=30, ignore_eos=True))
-        monkeypatch.setattr(engine, "_eos_ids", frozenset([greedy.token_ids[6]]))
-        first = greedy.token_ids.index(greedy.token_ids[6])
-        completion = one(engine, Sampling(temperature=0, max_tokens=30))
-        assert completion.token_ids == greedy.token_ids[: first + 1]
-        assert (completion.finish_reason, completion.stop) == ("stop", greedy.token_ids[6])
-        assert one(engine, Sampling(temperature=0, max_tokens=30, ignore_eos=True)).token_ids == greedy.token_ids
-
     # Requests
-
-    def test_invalid_prompts_are_refused(self, engine, context):
-        full = [3] * context
-        refusals = {"the prompt is empty": [], "outside the model's voc": [10**5], f"context holds {context}": full}
-        for words, prompt in refusals.items():
-            with pytest.raises(RolloutError, match=words):
-                one(engine, Sampling(), prompt)
-            assert engine.in_flight == 0
 
     def test_ids_are_used_as_they_are_and_streamed(self, engine, module, tokenizer, expected):
         """Bytes that are no text: decoded and encoded again they would be others."""
@@ -172,40 +153,6 @@ class HostedContract:
             assert 0 < len(completion.token_ids) < context - len(PROMPT)
             assert len(completion.log_probs) == len(completion.token_ids)
         assert (left.finish_reason, len(left.token_ids)) == ("length", context - len(PROMPT))
-
-    def test_a_caller_that_gives_up_takes_its_request_along(self, engine):
-        async def ask():
-            begun = asyncio.Event()
-            call = start(engine, "given up", PROMPT, Sampling(ignore_eos=True), on_token=lambda *token: begun.set())
-            await begun.wait()
-            assert engine.in_flight == 1
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            assert engine.in_flight == 0
-            return await start(engine, "given up", PROMPT, Sampling(max_tokens=3, ignore_eos=True))
-
-        assert len(asyncio.run(ask()).token_ids) == 3
-
-    def test_several_event_loops_ask_at_once(self, engine):
-        sampling = Sampling(max_tokens=20, seed=4, ignore_eos=True)
-        wanted, results = one(engine, sampling).token_ids, {}
-
-        def ask(name):
-            results[name] = asyncio.run(engine.generate(Request(PROMPT, sampling, request_id=name))).token_ids
-
-        threads = [threading.Thread(target=ask, args=[name], daemon=True) for name in "abc"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-        assert results == dict.fromkeys("abc", wanted)
-
-    def test_it_counts(self, engine):
-        before = engine.stats()
-        engine.run([(PROMPT, Sampling(max_tokens=4, ignore_eos=True))] * 3)
-        after = engine.stats()
-        counts = [after[name] - before[name] for name in ("requests", "prompt_tokens", "generated_tokens")]
-        assert counts == [3, 3 * len(PROMPT), 12]
 
     # Weights
 
@@ -258,54 +205,12 @@ class HostedContract:
         wanted = [rows[v][k, i].item() for k, (v, i) in enumerate(zip(versions, completion.token_ids, strict=True))]
         assert completion.log_probs == pytest.approx(wanted, abs=5e-4)
 
-    def test_a_weight_that_is_missing_is_named(self, engine, module, buckets):
-        incomplete = [dict(bucket) for bucket in buckets(module)]
-        count = sum(map(len, incomplete))
-        del incomplete[1]["model.norm.weight"]
-        words = rf"1 of {count} weights .* not published, such as model\.norm\.weight"
-        with pytest.raises(RolloutError, match=words):
-            engine.publish(incomplete, 2)
-        with pytest.raises(RolloutError, match="the last publish failed"):
-            one(engine, Sampling(max_tokens=1))
-        engine.publish(buckets(module), 3)
-        assert one(engine, Sampling(max_tokens=1)).policy_version == 3
-
     def test_a_weight_that_nothing_is_loaded_into_is_named(self, engine, module, buckets):
         """Programs pass over names that they do not know; here one is given only some of the files."""
         engine.weights.write(buckets(module), 2)
         (said,) = engine.process.call("load", [str(engine.weights.files[0])], 2)
         assert "model.norm.weight" in said["absent"]
         assert "model.embed_tokens.weight" not in said["absent"]
-
-    def test_bits_that_change_on_the_way_are_found(self, engine, module, buckets, monkeypatch):
-        write = engine.weights.write
-
-        def spoilt(weights, version):
-            write(weights, version)
-            with engine.weights.files[-1].open("r+b") as file:
-                file.seek(-1, 2)
-                last = file.read(1)
-                file.seek(-1, 2)
-                file.write(bytes([last[0] ^ 1]))
-
-        monkeypatch.setattr(engine.weights, "write", spoilt)
-        count = sum(map(len, buckets(module)))
-        with pytest.raises(RolloutError, match=f"1 of {count} weights of version 2 did not arrive"):
-            engine.publish(buckets(module), 2)
-
-    def test_an_abort_is_heard_while_there_are_no_weights(self, engine):
-        """The request was under way when the publish failed, and waits for another one."""
-
-        async def ask():
-            begun = asyncio.Event()
-            call = start(engine, "waits", PROMPT, Sampling(ignore_eos=True), on_token=lambda *token: begun.set())
-            await begun.wait()
-            await asyncio.to_thread(engine.process.call, "load", [], 2)
-            engine.abort("waits")
-            return await asyncio.wait_for(call, 60)
-
-        completion = asyncio.run(ask())
-        assert completion.finish_reason == "abort" and completion.token_ids
 
     def test_asleep_it_refuses_requests_and_weights(self, engine, module, buckets):
         engine.sleep()

@@ -110,17 +110,3 @@ class SupervisedContract:
             assert completion.log_probs == pytest.approx(expected(other, prompt, completion), abs=1e-3)
         log_is_whole(supervised)
         assert f"{self.label} is lost" in caplog.text and "has the weights" in caplog.text
-
-    def test_weights_that_were_written_when_it_died_are_published(
-        self, supervised, module, buckets, expected, computing
-    ):
-        def dying():
-            yield from buckets(module)
-            os.kill(computing(supervised.engine), signal.SIGKILL)
-
-        before = supervised.stats()["replica_restarts"]
-        supervised.publish(dying(), 3)
-        assert supervised.stats()["replica_restarts"] == before + 1
-        for prompt, completion in zip(PROMPTS, asyncio.run(all_of_them(supervised)), strict=True):
-            assert completion.policy_version == 3
-            assert completion.log_probs == pytest.approx(expected(module, prompt, completion), abs=1e-3)

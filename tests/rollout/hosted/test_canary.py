@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from burnish.errors import RolloutError
-from burnish.rollout.hosted.canary import proof, proof_by
+from burnish.rollout.hosted.weights import proof, proof_by
 
 CONTEXT = 64
 

@@ -5,24 +5,18 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from burnish.config.model import ModelConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
-from burnish.rollout import load_engine
-from burnish.rollout.admission import RequestState
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hosted.engine import HEARTBEAT_S, Flight, _short_folder, environment
 from burnish.rollout.hosted.keeper import members
 from burnish.rollout.hosted.process import HostedTokens
 from burnish.rollout.hosted.weights import Proof
-from burnish.rollout.native.spec import SPEC
-from tests.rollout.asking import in_time, start
+from tests.rollout.asking import from_threads, in_time, start
 from tests.rollout.hosted.counting import CountingEngine
 
 
@@ -88,8 +82,11 @@ def under_way(engine, then):
 def test_it_generates_and_stops_at_ids_and_strings_that_come(engine, tokenizer):
     assert engine.process._heartbeat_s == HEARTBEAT_S["cpu"] > HEARTBEAT_S["cuda"]
     assert engine.process._call_s == 2 * HEARTBEAT_S["cpu"], "new weights wait for a step"
-    assert set(engine.stats()) == {"requests", "aborted", "prompt_tokens", "generated_tokens"}
+    before = engine.stats()
+    assert set(before) == {"requests", "aborted", "prompt_tokens", "generated_tokens"}
     completion = one(engine)
+    counts = {"requests": 1, "aborted": 0, "prompt_tokens": 1, "generated_tokens": 4}
+    assert {name: count - before[name] for name, count in engine.stats().items()} == counts
     assert (completion.token_ids, completion.finish_reason, completion.policy_version) == ([4, 5, 6, 7], "length", 1)
     text = tokenizer.decode([5, 6])
     for stop, how in ((6, {"stop_token_ids": (6,)}), (text, {"stop": (text,)})):
@@ -212,12 +209,18 @@ def test_one_request_fails_alone(engine, seed, words):
 def test_a_log_prob_that_is_no_number_ends_its_request(log_prob):
     async def told():
         future = asyncio.get_running_loop().create_future()
-        request = RequestState("r", [3], Sampling(), 9, frozenset(), None, future)
-        Flight(request).take(HostedTokens([5, 6], [-1.0, log_prob], 3, None), 3)
+        request = Flight("r", [3], Sampling(), 9, frozenset(), None, future)
+        request.take(HostedTokens([5, 6], [-1.0, log_prob], 3, None), 3)
         return await future
 
     with pytest.raises(RolloutError, match=rf"request r: the log-prob of token 1 is {log_prob}: .*version 3"):
         asyncio.run(told())
+
+
+def test_several_event_loops_ask_at_once(engine):
+    sampling = Sampling(max_tokens=4, ignore_eos=True)
+    completions = from_threads(lambda i: start(engine, str(i), [3], sampling), 9)
+    assert [completion.token_ids for completion in completions] == [[4, 5, 6, 7]] * 9
 
 
 def test_a_loop_that_ends_leaves_its_request_behind(engine):
@@ -313,23 +316,6 @@ def test_a_renewal_waits_for_weights_that_are_being_written(make, module):
     finally:
         for made in renewed:
             made.close()
-
-
-def test_where_nothing_is_trained_it_is_supervised_too(tiny_folder, tokenizer, monkeypatch):
-    monkeypatch.setattr("burnish.rollout.engine_class", lambda name: CountingEngine)
-    monkeypatch.setattr("burnish.rollout.engine_spec", lambda *choice: replace(SPEC, own_weights=True))
-    monkeypatch.setattr("burnish.rollout.hosted.canary.rounding", lambda *about: 10.0)  # its log-probs are all -1
-    engine = load_engine(ModelConfig(path=str(tiny_folder)), tokenizer, RolloutConfig(), torch.device("cpu"), "float32")
-    try:
-        assert one(engine).token_ids == [3] * 4, "of version 0"
-        first = engine.engine
-        assert len(first.weights.files) > 5, "never all weights at once"
-        first.process._lose("of this test")
-        assert one(engine).token_ids == [3] * 4
-        assert engine.engine is not first
-    finally:
-        engine.close()
-    first.process.log_file.unlink()
 
 
 # Before it starts

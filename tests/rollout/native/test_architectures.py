@@ -64,23 +64,6 @@ def test_bfloat16_log_probs_are_near_those_of_training(native, name):
     assert difference.mean() < 0.005
 
 
-@pytest.mark.parametrize("name", ["qwen2", "gemma2", "gpt2", "gpt_neox"])
-def test_the_module_itself_is_left_as_it_was(native, name):
-    module = family(name).train()
-    ids = torch.tensor([LONG])
-    with torch.no_grad():
-        before = module.eval()(ids).logits
-    module.train()
-    completion = native(module).run([(LONG, Sampling(temperature=0, max_tokens=NEW))])[0]
-    assert completion.token_ids == expected(name)[1]  # without dropout
-    assert module.training and all(child.training for child in module.modules())
-    assert all(parameter.requires_grad for parameter in module.parameters()) and torch.is_grad_enabled()
-    with torch.no_grad():
-        assert torch.equal(module.eval()(ids).logits, before)
-    module.train()(ids, labels=ids).loss.backward()
-    assert all(parameter.grad is not None for parameter in module.parameters())
-
-
 @pytest.mark.parametrize("wrapped", [False, True], ids=["injected", "wrapped"])
 def test_adapters_are_part_of_the_model(native, wrapped):
     """The fused decoder knows nothing of low-rank updates, so it must leave such a model to the module path."""

@@ -6,26 +6,19 @@ import copy
 import gc
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from burnish.errors import EngineLost, RolloutError
-from burnish.rollout.base import Sampling
 from burnish.rollout.native.engine import NativeEngine
 from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.runner import Stuck
-from burnish.rollout.native.sequence import History
 from tests.rollout.asking import LONG, passes, start, until
 from tests.rollout.native.exact import check_exact, random_prompts, random_requests
 from tests.rollout.native.models import CONTEXT, build
 
 aheads = pytest.mark.parametrize("ahead", [0, 3])
 DROPOUT = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
-
-
-def pool_addresses(engine):
-    return [tensor.data_ptr() for layer in engine.pool.layers for tensor in (layer.keys, layer.values)]
 
 
 # The module's mode
@@ -41,37 +34,6 @@ def modes(module):
 
 
 @aheads
-@pytest.mark.parametrize("ends_by", ["length", "stop"])
-def test_training_continues_between_two_answers_in_one_loop(native, ahead, ends_by):
-    module = build("gpt2", DROPOUT).train()
-    engine = native(module, ahead=ahead)
-    prompt = [5, 6, 7]
-    sampling = Sampling(max_tokens=20, ignore_eos=True)
-    if ends_by == "stop":
-        whole = native(reference(module)).run([(prompt, sampling)])[0].token_ids
-        sampling = replace(sampling, stop_token_ids=(whole[5],))
-
-    async def main():
-        pairs = []
-        for version in range(3):
-            completion = await start(engine, "a", prompt, sampling)
-            assert modes(module) == {True}, "callers go on before the module is as it was"
-            pairs.append((reference(module), completion))
-            module.train()
-            with torch.no_grad():
-                for parameter in module.parameters():
-                    parameter.mul_(1.05)
-            engine.publish(None, version + 1)
-            assert modes(module) == {True}
-        return pairs
-
-    pairs = asyncio.run(main())
-    assert pairs[0][1].finish_reason == ends_by
-    for module_then, completion in pairs:
-        check_exact(module_then, [(prompt, sampling)], [completion], context=CONTEXT)
-
-
-@aheads
 @pytest.mark.parametrize("trains", [True, False])
 def test_the_mode_after_an_abort_an_answer_and_a_failure(native, swap_decoder, ahead, trains):
     module = build("gpt2", DROPOUT).train(trains)
@@ -82,9 +44,19 @@ def test_the_mode_after_an_abort_an_answer_and_a_failure(native, swap_decoder, a
         await start(engine, "short", sampling=replace(LONG, max_tokens=3))
         engine.abort("long")  # by one that has ended
         assert len((await long).token_ids) < 50 and modes(module) == {trains}
-        await start(engine, "a")
-        assert modes(module) == {trains}
+        whole = await start(engine, "whole")
+        assert modes(module) == {trains}, "callers go on before the module is as it was"
+        stopping = replace(LONG, stop_token_ids=(whole.token_ids[5],))
+        stopped = await start(engine, "stopped", sampling=stopping)
+        assert modes(module) == {trains} and stopped.finish_reason == "stop"
+        asked = [([5, 6], LONG), ([5, 6], stopping)]
+        check_exact(reference(module), asked, [whole, stopped], context=CONTEXT)  # without dropout
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(1.05)
         engine.publish(None, 1)
+        assert modes(module) == {trains}
+        check_exact(reference(module), asked[:1], [await start(engine, "moved")], context=CONTEXT)
         swap_decoder(engine, lambda decoder: broken)
         with pytest.raises(RolloutError, match="no room"):
             await start(engine, "b")
@@ -137,21 +109,6 @@ def test_a_context_cut_to_the_pool_bears_a_little_less_memory(native, module, mo
     memory["blocks"] = 5
     with pytest.raises(RolloutError, match="free memory"):
         engine.wake()
-
-
-@pytest.mark.parametrize("ends_by", ["stop id", "length"])
-def test_the_end_of_a_loop_keeps_the_pool_and_what_it_holds(native, module, ends_by):
-    engine = native(module, ahead=3, block_size=8)
-    prompt = random_prompts(1, seed=7, shortest=30, longest=30)[0]
-    whole = native(module).run([(prompt, LONG)])[0].token_ids
-    sampling = replace(LONG, stop_token_ids=(whole[9],)) if ends_by == "stop id" else replace(LONG, max_tokens=10)
-    where, hits = pool_addresses(engine), engine.stats()["prefix_hit_tokens"]
-    for call in range(4):
-        (completion,) = engine.run([(prompt, sampling)])
-        assert completion.token_ids == whole[: len(completion.token_ids)]
-        assert pool_addresses(engine) == where
-        assert engine.stats()["prefix_hit_tokens"] == hits + 24 * call  # three whole blocks of the prompt
-    check_exact(module, [(prompt, sampling)], [completion], context=CONTEXT)
 
 
 def test_sleep_after_an_abort_takes_no_memory_again(native, module):
@@ -248,21 +205,3 @@ def test_a_step_that_lands_late_for_a_publish_leaves_the_engine_lost(native, mod
 
     asyncio.run(main())
     assert engine.lost() == "its kernels have not ended"
-
-
-# The history of what was sampled
-
-
-def test_a_history_that_grows_keeps_what_was_sampled():
-    history, expected = History(), {}
-    for limit, count in ((4, 4), (9, 5), (3, 3), (40, 30), (41, 0), *[(50, 0)] * 200):  # more slots than there are
-        slot = history.take(limit)
-        expected[slot] = ([1000 * slot + i for i in range(count)], [-1.5 * slot - i for i in range(count)])
-        for token, log_prob in zip(*expected[slot], strict=True):
-            history.append(np.array([slot]), np.array([token]), np.array([log_prob]))
-        assert {slot: history.sampled(slot) for slot in expected} == expected
-    assert len(expected) == 205
-    first = next(iter(expected))
-    history.give_back(first)
-    expected[first] = ([], [])
-    assert history.take(60) == first and {slot: history.sampled(slot) for slot in expected} == expected

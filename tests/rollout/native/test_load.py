@@ -20,7 +20,7 @@ from burnish.rollout.base import Request, Sampling
 from burnish.rollout.native.engine import NativeEngine
 from tests.rollout.asking import passes as turns
 from tests.rollout.asking import start
-from tests.rollout.native.exact import check_exact, random_prompts
+from tests.rollout.native.exact import check_exact, random_prompts, random_requests
 from tests.rollout.native.models import build, very_tiny
 
 CONTEXT = 64
@@ -48,6 +48,17 @@ samplings = st.builds(
         ]
     ),
 )
+
+MIXED = random_requests(30, seed=7)
+SETTINGS = {
+    "cut prompts": {"max_num_batched_tokens": 8, "max_num_seqs": 8},
+    "whole prompts": {"max_num_batched_tokens": 24, "chunked_prefill": False, "max_num_seqs": 8},
+    "small pool": {"blocks": 14},
+    "small pool ahead3": {"blocks": 14, "ahead": 3, "prefix_caching": False},
+    "no cache": {"prefix_caching": False},
+    "module": {"fused": False},
+    "large blocks": {"block_size": 16, "blocks": 90},
+}
 
 
 @cache
@@ -222,13 +233,9 @@ def random_load(count, seed, stems, longest, most, usual=10):
     return requests
 
 
-@pytest.mark.parametrize("count,ahead", [(2000, 0), (700, 3)])
-def test_thousands_of_requests(native, one_by_one, count, ahead):
-    module = very_tiny(context=96)
-    engine = native(module, block_size=4, blocks=56, max_num_seqs=48, max_num_batched_tokens=96, ahead=ahead)
-    requests = random_load(count, 1, random_prompts(9, seed=4, shortest=10, longest=30), longest=20, most=40)
-    rng = np.random.default_rng(0)
-    leaving = dict(zip(rng.choice(count, 100, replace=False).tolist(), rng.integers(1, 8, 100).tolist(), strict=True))
+def under_load(engine, requests, leaving, pauses):
+    """Completions of requests that come in bursts, while others run: before request `i` the loop turns `pauses[i]`
+    times, and it is aborted after `leaving[i]` tokens."""
 
     async def one(i, prompt, sampling):
         seen = []
@@ -246,12 +253,22 @@ def test_thousands_of_requests(native, one_by_one, count, ahead):
     async def main():
         tasks = []
         for i, request in enumerate(requests):
+            await turns(pauses.get(i, 0))
             tasks.append(asyncio.create_task(one(i, *request)))
-            if rng.random() < 0.02:  # arrivals in bursts, while others run
-                await turns(int(rng.integers(1, 40)))
         return await asyncio.gather(*tasks)
 
-    completions = asyncio.run(main())
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("count,ahead", [(2000, 0), (700, 3)])
+def test_thousands_of_requests(native, one_by_one, count, ahead):
+    module = very_tiny(context=96)
+    engine = native(module, block_size=4, blocks=56, max_num_seqs=48, max_num_batched_tokens=96, ahead=ahead)
+    requests = random_load(count, 1, random_prompts(9, seed=4, shortest=10, longest=30), longest=20, most=40)
+    rng = np.random.default_rng(0)
+    leaving = dict(zip(rng.choice(count, 100, replace=False).tolist(), rng.integers(1, 8, 100).tolist(), strict=True))
+    pauses = {i: int(rng.integers(1, 40)) for i in range(count) if rng.random() < 0.02}
+    completions = under_load(engine, requests, leaving, pauses)
     checked = check_exact(module, requests, completions, context=96)
     assert checked.near_ties <= 2
     stats = engine.stats()
@@ -268,13 +285,21 @@ def test_thousands_of_requests(native, one_by_one, count, ahead):
     assert engine.stats()["kv_blocks_cached"] == 0
 
 
-def test_a_pool_for_one_sequence_at_a_time(native, module):
-    """The least pool that holds the longest request: everything else has to wait or to start again."""
-    requests = [
-        (prompt, Sampling(max_tokens=24, ignore_eos=True, seed=i)) for i, prompt in enumerate(random_prompts(9, seed=8))
-    ]
-    engine = native(module, block_size=4, blocks=1 + 11, max_num_batched_tokens=16)
-    completions = engine.run(requests)
-    check_exact(module, requests, completions, context=engine.context)
-    assert engine.stats()["preemptions"] > 0
-    assert engine.stats()["generated_tokens"] == 9 * 24  # what is computed again is not counted again
+# Every setting
+
+
+@pytest.fixture(scope="module")
+def expected(module, one_by_one):
+    return one_by_one(module, MIXED)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_the_same_tokens_as_the_hf_engine_gives_one_by_one(native, module, context, expected, settings):
+    engine = native(module, **settings)
+    for _ in range(2):  # the second time the prompts are cached
+        got = engine.run(MIXED)
+        assert [c.token_ids for c in got] == [c.token_ids for c in expected]
+        assert [(c.finish_reason, c.stop) for c in got] == [(c.finish_reason, c.stop) for c in expected]
+        for one, other in zip(got, expected, strict=True):
+            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+    check_exact(module, MIXED, got, context=context)

@@ -3,8 +3,6 @@
 `test_architectures.py` runs there too.
 """
 
-import asyncio
-import time
 from dataclasses import replace
 
 import pytest
@@ -12,11 +10,10 @@ import torch
 
 from burnish.errors import RolloutError
 from burnish.rollout.base import Sampling
-from tests.rollout.asking import start
 from tests.rollout.native.exact import check_exact, difference_to_training, greedy, random_prompts, random_requests
 from tests.rollout.native.models import CONTEXT, build, family, very_tiny
-from tests.rollout.native.test_architectures import PROMPTS, SHORT
-from tests.rollout.native.test_load import random_load
+from tests.rollout.native.test_architectures import PROMPTS
+from tests.rollout.native.test_load import random_load, under_load
 from tests.rollout.native.test_weights import optimiser_step
 
 pytestmark = pytest.mark.gpu
@@ -52,28 +49,6 @@ def test_graphs_change_nothing(native, fused, settings):
             assert one.log_probs == pytest.approx(other.log_probs, abs=2e-5)
 
 
-def test_stops_and_limits(native, tokenizer):
-    module = family("qwen2").cuda()
-    engine = native(module, ahead=3)
-    prompt = SHORT
-    whole = engine.run([(prompt, FREE)])[0].token_ids
-    by_id = engine.run([(prompt, replace(FREE, stop_token_ids=(token,))) for token in whole])
-    assert [c.token_ids for c in by_id] == [whole[: whole.index(token) + 1] for token in whole]
-    unused = [token for token in range(3, 259) if token not in whole][:11]
-    many = engine.run([(prompt, replace(FREE, stop_token_ids=(*unused, whole[6])))])[0]
-    assert many.token_ids == whole[: whole.index(whole[6]) + 1] and many.stop == whole[6]
-    counts = [1, 2, 7, 19]
-    completions = engine.run([(prompt, replace(FREE, max_tokens=count)) for count in counts])
-    assert [c.token_ids for c in completions] == [whole[:count] for count in counts]
-    to_the_end = engine.run([(prompt, replace(FREE, max_tokens=None))])[0]
-    assert len(to_the_end.token_ids) == CONTEXT - len(prompt)
-    text = tokenizer.decode(whole)
-    stop = next(text[i : i + 2] for i in range(2, len(text) - 2) if text[i : i + 2].isascii())
-    cut = engine.run([(prompt, replace(FREE, stop=(stop,)))])[0]
-    assert (cut.finish_reason, cut.stop) == ("stop", stop) and cut.token_ids == whole[: len(cut.token_ids)]
-    assert stop in tokenizer.decode(cut.token_ids) and stop not in tokenizer.decode(cut.token_ids[:-1])
-
-
 @graphs_on_off
 @fused_or_not
 def test_load_with_preemption(native, one_by_one, fused, graphs):
@@ -82,26 +57,8 @@ def test_load_with_preemption(native, one_by_one, fused, graphs):
     stems = random_prompts(12, seed=4, shortest=20, longest=50)
     requests = random_load(1500, 2, stems, longest=80, most=120, usual=40)
 
-    async def one(i, prompt, sampling):
-        seen = []
-
-        def on_token(token, _):
-            seen.append(token)
-            if len(seen) == 3:
-                engine.abort(str(i))
-
-        return await start(engine, str(i), prompt, sampling, (i // 7,), on_token if i % 20 == 0 else None)
-
-    async def main():
-        tasks = []
-        for i, request in enumerate(requests):
-            tasks.append(asyncio.create_task(one(i, *request)))
-            if i % 40 == 0:
-                for _ in range(i % 23):
-                    await asyncio.sleep(0)
-        return await asyncio.gather(*tasks)
-
-    completions = asyncio.run(main())
+    pauses = {i: i % 23 for i in range(0, 1500, 40)}
+    completions = under_load(engine, requests, dict.fromkeys(range(0, 1500, 20), 3), pauses)
     checked = check_exact(module, requests, completions, context=256, atol=5e-5)
     stats = engine.stats()
     print(f"{checked}; {stats}")
@@ -187,37 +144,3 @@ def test_after_an_optimiser_step_graphs_read_the_new_weights(native, graphs):
         after = [c.token_ids for c in engine.run(requests)]
         assert after == [greedy(module, prompt, 20, eos_token_id=None) for prompt in PROMPTS] and after != before
         before = after
-
-
-def test_abort_and_cancel_on_the_device(native):
-    module = family("qwen2").cuda()
-    engine = native(module, ahead=3)
-    whole = engine.run([(SHORT, replace(FREE, max_tokens=60))])[0]
-
-    async def main():
-        tasks = [start(engine, str(seed), SHORT, replace(FREE, max_tokens=60, seed=seed)) for seed in range(3)]
-        before = engine.stats()["generated_tokens"]
-        while engine.stats()["generated_tokens"] < before + 15:
-            await asyncio.sleep(0)
-        engine.abort("0")
-        tasks[1].cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    aborted, cancelled, kept = asyncio.run(main())
-    assert isinstance(cancelled, asyncio.CancelledError)
-    assert aborted.token_ids == whole.token_ids[: len(aborted.token_ids)] and len(aborted.token_ids) < 60
-    assert len(kept.token_ids) == 60
-
-
-def test_a_large_vocabulary_at_full_width(native):
-    """The sampling kernels over 151,936 tokens, in float32, against plain forward passes."""
-    module = wide(layers=1).float().cuda()
-    prompts = random_prompts(12, seed=3, shortest=4, longest=40, vocabulary=151_936)
-    kinds = [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_k": 50}, {"top_p": 0.9}]
-    requests = [
-        (prompt, replace(FREE, seed=i, **kinds[i % len(kinds)])) for i, prompt in enumerate([*prompts, *prompts])
-    ]
-    start = time.monotonic()
-    checked = check_exact(module, requests, native(module).run(requests), context=1024, atol=5e-5)
-    print(f"{checked} in {time.monotonic() - start:.1f} s")
-    assert checked.near_ties <= 2

@@ -4,10 +4,10 @@ import numpy as np
 
 from burnish.rollout.admission import RequestState
 from burnish.rollout.base import Sampling
-from burnish.rollout.native.graphs import batch_size
 from burnish.rollout.native.kv_pool import BlockManager
+from burnish.rollout.native.runner import batch_size
 from burnish.rollout.native.scheduler import Scheduler
-from burnish.rollout.native.sequence import History, Sequence
+from burnish.rollout.native.state import History, Sequence
 
 
 class Answer:
@@ -32,15 +32,6 @@ def land(scheduler, sequences, token=9):
     """What the device sampled is known."""
     for sequence in sequences:
         scheduler.history.append(np.array([sequence.slot]), np.array([token]), np.array([-1.0]))
-
-
-def test_those_who_wait_come_in_their_order_as_far_as_rows_go():
-    scheduler = make(rows=2)
-    third, first, second = (add(scheduler, place, [place]) for place in (3, 1, 2))
-    assert scheduler.prefill().sampled == [first, second]
-    assert scheduler.waiting == 1 and scheduler.running == 2 and third.row is None
-    scheduler.end(first)
-    assert scheduler.prefill().sampled == [third]
 
 
 def test_a_long_prompt_is_read_in_chunks_while_others_continue():
@@ -102,14 +93,6 @@ def test_rows_are_moved_into_holes_when_the_batch_gets_smaller_by_it():
     assert work.moves == [(8, 2)] and work.size == 8 and sequences[8].row == 2 and work.stopped == [2]
     scheduler.end(sequences[0])
     assert scheduler.decode().moves == []  # seven rows are run as eight
-
-
-def test_a_row_that_may_have_no_more_is_not_run():
-    scheduler = make()
-    add(scheduler, 1, [1], limit=2)
-    scheduler.prefill()
-    assert scheduler.decode() is not None
-    assert scheduler.decode() is None and not scheduler.has_work
 
 
 def test_prompts_are_gathered_while_rows_run():

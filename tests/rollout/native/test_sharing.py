@@ -1,15 +1,12 @@
 """A prompt is read once for a group, a continuation re-uses its prefix, and new weights make both start again."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
-import torch
 
 from burnish.rollout.base import Sampling
-from tests.rollout.asking import passes, start
 from tests.rollout.native.exact import check_exact, random_prompts
-from tests.rollout.native.models import CONTEXT, family
+from tests.rollout.native.models import CONTEXT
 
 S = 8  # tokens per block
 FREE = Sampling(ignore_eos=True, max_tokens=13)
@@ -52,21 +49,6 @@ def test_several_groups_and_one_larger_than_the_batch_or_whose_prompt_is_cut(nat
     last, (computed, shared, found) = reading(native(module, block_size=S, max_num_batched_tokens=8), cut)
     assert computed < 2 * 30 and shared + found == 4 * 30 - computed
     check_exact(module, requests + large + cut, completions + more + last, context=CONTEXT)
-
-
-@pytest.mark.parametrize("ahead", [0, 3])
-def test_a_continuation_reuses_whole_blocks_of_its_prefix(native, module, ahead):
-    engine = native(module, block_size=S, ahead=ahead)
-    prompt = prompt_of(21)
-    (first,), read = reading(engine, [(prompt, FREE)])
-    assert read == (21, 0, 0)
-    second = [*prompt, *first.token_ids, *prompt_of(6, seed=1)]  # 21 + 13 tokens have been there: 4 blocks and some
-    completions, read = reading(engine, [(second, FREE)])
-    assert read == (40 - 4 * S, 0, 4 * S)
-    third = [*second, *completions[0].token_ids, 9]
-    more, read = reading(engine, [(third, FREE)])
-    assert read == (54 - 6 * S, 0, 6 * S)  # 40 + 13 tokens
-    check_exact(module, [(second, FREE), (third, FREE)], completions + more, context=CONTEXT)
 
 
 @pytest.mark.parametrize("length", [S, S + 1, 2 * S, 2 * S + 1, 18, 19, 20, 21])
@@ -112,37 +94,3 @@ def test_what_is_cached_makes_room_when_it_is_needed(native, module):
     stats = engine.stats()
     assert 0 < stats["kv_blocks_cached"] <= stats["kv_blocks"] <= 12 and stats["preemptions"] == 0
     assert reading(engine, requests[-1:])[1][2] == 32 and reading(engine, requests[:1])[1][2] == 0
-
-
-def test_aborted_work_is_not_mistaken_for_finished_work(native, module):
-    """Half of a prompt may have been read when a request leaves; the next one must not believe in the other half."""
-    prompt = prompt_of(40)
-    for count in (5, 20, 25, 30, 40, 60):
-        engine = native(module, block_size=S, max_num_batched_tokens=8, ahead=2)
-
-        async def leave(engine=engine, count=count):
-            task = start(engine, "a", prompt, FREE)
-            await passes(count)
-            engine.abort("a")
-            return await task
-
-        asyncio.run(leave())
-        check_exact(module, [(prompt, FREE)], engine.run([(prompt, FREE)]), context=CONTEXT)
-
-
-def test_publish_drops_what_old_weights_computed(native, one_by_one):
-    module = family("qwen2")
-    engine = native(module, block_size=S)
-    prompt = prompt_of(30)
-    requests = [(prompt, replace(FREE, seed=seed)) for seed in range(3)]
-    engine.run(requests)
-    assert engine.stats()["kv_blocks_cached"] > 0
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
-    engine.publish(None, 1)
-    assert engine.stats()["kv_blocks_cached"] == engine.stats()["kv_blocks_used"] == 0
-    completions, read = reading(engine, requests)
-    assert read == (30, 60, 0)
-    assert [c.token_ids for c in completions] == [c.token_ids for c in one_by_one(module, requests)]
-    check_exact(module, requests, completions, context=CONTEXT)

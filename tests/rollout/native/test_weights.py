@@ -175,19 +175,6 @@ def test_weights_that_are_not_numbers_are_called_so(native):
     check_exact(module, [request], engine.run([request]), context=CONTEXT)
 
 
-def test_a_publish_that_fails_halfway_leaves_no_old_keys_and_values(native):
-    module = family("qwen2")
-    engine = native(module)
-    prompt = random_prompts(1, seed=6, shortest=30, longest=30)[0]
-    request = (prompt, Sampling(max_tokens=8, ignore_eos=True))
-    engine.run([request])
-    embeddings = module.get_input_embeddings().weight.detach().flip(0).clone()
-    with pytest.raises(RolloutError):
-        engine.publish([{"model.embed_tokens.weight": embeddings}, {"model.other": torch.zeros(3)}], 1)
-    engine.publish([module.state_dict()], 2)
-    check_exact(module, [request], engine.run([request]), context=CONTEXT)
-
-
 def test_sleep_frees_the_pool_and_wake_takes_it_again(native):
     module, requests = family("qwen2"), random_requests(8, seed=5)
     engine = native(module, blocks=400)

@@ -1,5 +1,6 @@
-"""What burnish's keys mean to SGLang, and where it is refused; without SGLang."""
+"""What burnish's keys mean to SGLang, where it is refused, and what the host makes of its answers; without SGLang."""
 
+import asyncio
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -11,8 +12,10 @@ from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, NotAvailable
 from burnish.rollout import make_engine
 from burnish.rollout.hosted import spec
+from burnish.rollout.hosted.process import HostedRequest
 from burnish.rollout.hosted.spec import token_bytes
 from burnish.rollout.sglang.engine import SGLangEngine, signed
+from burnish.rollout.sglang.host import SGLangHost
 from burnish.rollout.sglang.spec import KV_BYTES, SPEC, kv_tokens
 
 MODEL = Qwen2Config(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
@@ -48,23 +51,6 @@ def test_keys_of_burnish_become_arguments(tmp_path, monkeypatch):
     assert SGLangEngine._process_environment(None, tmp_path)["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "0"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("dtype", "engine_kwargs.sglang.dtype: set rollout.dtype"),
-        ("tp_size", "set rollout.tensor_model_parallel_size"),
-        ("load_format", "engine_kwargs.sglang.load_format: burnish sets it itself"),
-        ("model_path", "leave it out"),
-        ("attention_backend", "leave it out"),
-        ("quantization", "engine_kwargs.sglang.quantization: SGLang was never run with it here"),
-        ("schedule_polcy", "Did you mean schedule_policy"),
-    ],
-)
-def test_arguments_that_are_not_the_users_are_refused(tmp_path, name, words):
-    with pytest.raises(ConfigError, match=words):
-        arguments(tmp_path, engine_kwargs={"sglang": {name: "x"}})
-
-
 def test_room_for_keys_and_values_is_that_of_all_sequences_within_a_bound():
     each = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, their size, bytes
     assert token_bytes(MODEL, 4) == each
@@ -93,3 +79,47 @@ def test_which_sglang_is_taken_and_where(tokenizer, monkeypatch):
     module = torch.nn.Linear(2, 2, device="meta")  # not on a CPU: before any process is started
     with pytest.raises(NotAvailable, match="on a GPU .*: SGLang was run with burnish on a CPU only"):
         make_engine("sglang", module, tokenizer, RolloutConfig(name="sglang"))
+
+
+# What its host makes of answers
+
+
+def answer(rows, count, end=None):
+    """As it streams: new rows, and the number of all tokens so far."""
+    told = {"output_token_logprobs": [(-float(i), i, None) for i in rows], "completion_tokens": count}
+    return {"meta_info": told | {"finish_reason": end}}
+
+
+ABORT = {"type": "abort", "message": "Abort in waiting queue"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "tokens"),
+    [
+        ([answer([5], 1), answer([6, 7], 3), answer([8], 4, {"type": "length"})], [5, 6, 7, 8]),
+        ([answer([5, 6], 2), answer([], 2, ABORT)], [5, 6]),
+        ([answer([5, 6], 2), answer([5, 6], 2, ABORT)], [5, 6]),
+        ([answer([5], 1), answer([6, 5, 6], 2, ABORT)], [5, 6]),
+        ([answer([], 0, ABORT)], []),
+    ],
+    ids=["to its end", "ended while it ran", "while it waited", "two answers at once", "before it began"],
+)
+def test_every_token_is_reported_once(answers, tokens):
+    """The last answer to a request that waits for memory has all its tokens; answers that come together are one."""
+
+    async def stream():
+        for each in answers:
+            yield each
+
+    async def async_generate(**asked):
+        return stream()
+
+    async def told():
+        host = object.__new__(SGLangHost)
+        host._engine = SimpleNamespace(async_generate=async_generate)
+        return [piece async for piece in host.tokens("name", HostedRequest([3], {}, 0, 9, True), [])]
+
+    pieces = asyncio.run(told())
+    assert [i for ids, _, _ in pieces for i in ids] == tokens
+    assert [-p for _, log_probs, _ in pieces for p in log_probs] == tokens
+    assert pieces[-1][2] == answers[-1]["meta_info"]["finish_reason"]["type"]

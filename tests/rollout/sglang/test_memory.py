@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from burnish.rollout.base import Request, Sampling
+from burnish.rollout.base import Sampling
+from tests.rollout.asking import start as begin
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
 PROMPT = [58, 47, 26, 29, 6, 9]
@@ -28,8 +29,7 @@ def test_tokens_of_a_request_that_waits_are_reported_once(engine, module, bucket
     engine.publish(buckets(module), 1)
 
     async def ask():
-        far, loop = asyncio.Event(), asyncio.get_running_loop()
-        counts = [0] * len(SAMPLINGS)
+        far, counts = asyncio.Event(), [0] * len(SAMPLINGS)
 
         def note(number):
             counts[number] += 1
@@ -37,15 +37,13 @@ def test_tokens_of_a_request_that_waits_are_reported_once(engine, module, bucket
                 far.set()
 
         calls = [
-            asyncio.ensure_future(
-                engine.generate(Request(PROMPT, sampling, request_id=str(i)), on_token=lambda *token, i=i: note(i))
-            )
+            begin(engine, str(i), PROMPT, sampling, on_token=lambda *token, i=i: note(i))
             for i, sampling in enumerate(SAMPLINGS)
         ]
         await far.wait()
         at_that_time = list(counts)
         if way == "publish":
-            await loop.run_in_executor(None, engine.publish, buckets(module), 2)
+            await asyncio.to_thread(engine.publish, buckets(module), 2)
         else:
             for i in range(len(SAMPLINGS)):
                 engine.abort(str(i))

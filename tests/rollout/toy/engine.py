@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from burnish.rollout.admission import Admitting
-from burnish.rollout.base import Completion, Request, RolloutStats, uniforms
+from burnish.rollout.base import uniforms
 from burnish.rollout.in_process import evaluating, sample
 
 
@@ -17,22 +17,18 @@ class ToyEngine(Admitting):
 
     def __init__(self, module: nn.Module, tokenizer: Any, max_model_len: int | None = None, patience: int = 0):
         super().__init__(module, tokenizer, max_model_len)
-        self.module, self.patience, self._stats = module, patience, RolloutStats()
+        self.module, self.patience = module, patience
+        self._counts = {"generated_tokens": 0}
 
     @classmethod
     def from_config(cls, module, tokenizer, config, logs=None) -> "ToyEngine":
         return cls(module, tokenizer, config.max_model_len, **config.engine_kwargs.get("toy", {}))
 
-    async def generate(self, request: Request, on_token=None) -> Completion:
-        self._refuse_unready(request)
-        state = self._take_request(request, on_token)
-        self._stats.requests += 1
-        try:
-            while not state.done:
-                self._step(state)
-            return state.future.result()
-        finally:
-            del self._active[state.request_id]
+    def _enter(self, request) -> None:
+        while not request.done:
+            self._step(request)
+
+    def _leave(self, request) -> None: ...
 
     def _step(self, state) -> None:
         ids = torch.tensor([[*state.prompt_ids, *state.token_ids]])
@@ -40,7 +36,7 @@ class ToyEngine(Admitting):
             logits = self.module(ids).logits[:, -1]
         draw = torch.tensor(uniforms([state.sampling.seed], [len(state.token_ids)]))
         tokens, log_probs = sample(logits, [state.sampling], draw)
-        self._stats.generated_tokens += 1
+        self._counts["generated_tokens"] += 1
         state.accept(int(tokens[0]), float(log_probs[0]), self.version)
 
     def publish(self, weights, version) -> None:
@@ -57,4 +53,4 @@ class ToyEngine(Admitting):
         """No request waits while another one runs."""
 
     def stats(self) -> dict[str, float]:
-        return {"generated_tokens": self._stats.generated_tokens}
+        return dict(self._counts)
