@@ -157,7 +157,7 @@ class LeftPaddedBatch:
                 f"rollout with the cache of {type(self.module).__name__} ({kind})",
                 "Use a decoder with an ordinary key-value cache",
             )
-        return out.logits[:, -1], cache  # type: ignore[return-value]
+        return out.logits[:, -1], cache
 
 
 class HFEngine(InProcessEngine):
