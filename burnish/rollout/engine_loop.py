@@ -46,12 +46,13 @@ class EngineLoop(RolloutEngine):
         self._is_over = False
         self._why: str | None = None  # it is lost
         self._unanswered: set[Future[Completion]] = set()
+        self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[Any, ...]]] = {}  # in the engine's thread
         self._thread = threading.Thread(target=self._run, name="rollout-engine", daemon=True)
         self._thread.start()
 
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
-        call_here: Any = asyncio.get_running_loop().call_soon_threadsafe
-        work = self._engine.generate(request, on_token and partial(call_here, on_token))
+        post = partial(self._post, asyncio.get_running_loop(), on_token)
+        work = self._engine.generate(request, on_token and post)
         with self._lock:
             if self._is_over:
                 work.close()
@@ -155,6 +156,16 @@ class EngineLoop(RolloutEngine):
             return not self._is_over
 
     # From here on: in the engine's thread.
+
+    def _post(self, reader: asyncio.AbstractEventLoop, *call: Any) -> None:
+        """Have the reader's loop make this call. It is woken once a step, and before a request is answered."""
+        if reader not in self._outbox:
+            self._loop.call_soon(self._send, reader)
+        self._outbox.setdefault(reader, []).append(call)
+
+    def _send(self, reader: asyncio.AbstractEventLoop) -> None:
+        calls = self._outbox.pop(reader)
+        reader.call_soon_threadsafe(lambda: [function(*arguments) for function, *arguments in calls])
 
     def _run(self) -> None:
         try:
