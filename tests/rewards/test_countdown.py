@@ -28,20 +28,14 @@ def test_right_answers(answer):
     assert score(answer) | {"pred": ""} == {"score": 1.0, "acc": 1.0, "format": 1.0, "pred": ""}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "3 * 8",  # not all numbers
-        "3 * 8 * 1 * 1 * 1",  # one too often
-        "24",
-        "3 * 8 + 1 + 1",
-        "3 * 8 / (1 - 1)",  # division by zero
-        "31 - 8 + 1",  # digits put together
-        "3*8*1*1 = 25",  # says that it is something else
-        "25 = 3*8*1*1",
-        "0x3",  # 0 times 3
-    ],
-)
+# A number is missing, one is there too often, a division by zero, digits put together, another value said, 0 times 3.
+WRONG = cases("""
+    3 * 8 ;; 3 * 8 * 1 * 1 * 1 ;; 24 ;; 3 * 8 + 1 + 1 ;; 3 * 8 / (1 - 1) ;; 31 - 8 + 1 ;; 3*8*1*1 = 25
+    25 = 3*8*1*1 ;; 0x3
+""")
+
+
+@pytest.mark.parametrize("answer", WRONG)
 def test_well_formed_but_wrong(answer):
     assert score(answer, format_score=0.1) == {"score": 0.1, "acc": 0.0, "format": 1.0, "pred": answer}
 

@@ -1,7 +1,8 @@
-"""gsm8k against the recorded scores, and where those are wrong."""
+"""gsm8k against the recorded scores, and where those are wrong; arithmetic and multiply: how a number may be written."""
 
 import pytest
 
+from burnish.rewards.scores import arithmetic, multiply
 from burnish.rewards.scores.gsm8k import WINDOW, compute_score, extract_solution
 from tests.recorded import each, golden
 from tests.rewards.conftest import cases
@@ -91,3 +92,55 @@ def test_a_number_cut_by_the_window_is_not_read_by_half():
 
 def test_format_score_is_for_a_wrong_number_only():
     assert [compute_score(text, "8", format_score=0.1) for text in ("#### 7", "seven", "#### 8")] == [0.1, 0.0, 1.0]
+
+
+def product(answer: str, truth: object = "1234567", **options: float) -> dict:
+    return multiply.compute_score(f"so <answer>{answer}</answer>", truth, **options)
+
+
+PRODUCTS = cases("""
+    1234567 ;; 1,234,567 ;; 1 234 567 ;; +1234567 ;; 001234567 ;; 1234567. ;; **1234567** ;; **1,234,567**.
+    **1234567.** ;; 1234567.0 ;; 1,234,567.00 ;; **+1234567.0**
+""")
+NO_INTEGERS = cases("""
+    12,34567 ;; 1,234567 ;; 1234567.5 ;; **1234567 ;; 1234567** ;; 1234567 apples ;; 1e6 ;; x ;; - ;; 1234 567
+    ١ ;; --5 ;; 5 * 5 = 25
+""")
+
+
+@pytest.mark.parametrize(
+    ("answers", "score", "acc", "format_"),
+    [
+        ([*PRODUCTS, " 1234567 ", "1\u202f234\u202f567"], 1.0, 1.0, 1.0),
+        (["1234568", "-1234567", "0", "9" * 100_000], 0.1, 0.0, 1.0),  # another integer
+        ([*NO_INTEGERS, ""], 0.0, 0.0, 0.0),
+    ],
+)
+def test_products(answers, score, acc, format_):
+    for answer in answers:
+        result = product(answer, format_score=0.1)
+        pred = "1234567" if acc else answer if format_ else ""
+        assert result == {"score": score, "acc": acc, "format": format_, "pred": pred}, answer[:40]
+
+
+def test_the_last_product_counts():
+    assert product("-0", 0)["score"] == 1.0
+    assert multiply.compute_score("1234567", "1234567", format_score=0.1)["score"] == 0.0
+    assert product("1234567</answer><answer>7")["score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "pred"),
+    [
+        *((text, "933", "933") for text in ("answer: 933", "7+6+0=3,1\n=0933\nanswer: 933", "Answer:933.")),
+        *[("answer: 1\nanswer: 933", "933", "933"), ("answer: 0933", "933", "933")],
+        *[("answer: 932", "933", "932"), ("answer: 933\nanswer: 1", "933", "1"), ("answer: -933", "933", "-933")],
+        *[("answer: 93", "933", "93"), ("answer: -0", 0, "0"), ("answer: 000", 0, "0"), ("answer: -007", -7, "-7")],
+        *((text, "933", "") for text in ("", "933", "answer: ", "answer: 933.5", "answer: 93,3", "answer: nine")),
+        *[("answer: 0" + "9" * 100_000, "9", "9" * 100_000)],  # more digits than Python makes a number of
+    ],
+)
+def test_the_last_integer_answer_counts_in_arithmetic(text, truth, pred):
+    right = float(pred == str(truth))
+    result = arithmetic.compute_score(text, truth)
+    assert result == {"score": right, "acc": right, "format": float(bool(pred)), "pred": pred}
