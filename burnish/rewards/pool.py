@@ -1,13 +1,11 @@
 """Scoring in worker processes: `pool.submit(request)` gives a future; the function runs in process.py, the other side.
 
 The pool's own thread and event loop (loop_thread.py) consumes calls, oldest first, while a slot is free; a call is one
-request, or all of a batch where the function takes lists, and keeps its slot for its retries, so that a function that
-always fails is noticed early. It waits for a slot, then for the answer, at most `timeout` seconds per request. A
-time-out kills the child with everything it started, a death is noticed, and the next call starts a fresh one. A caller
-that gives up ends its call: by a CANCEL where the function is async, else by killing the child.
-
-A slot is one call of one child (several per child where the function is async). There are as many as children that have
-started, and a few more: children are started while calls wait, a few at a time and never more than `num_workers`.
+request, or all of a batch where the function takes lists, and keeps its slot for its retries. It waits for a slot, then
+for the answer, at most `timeout` seconds per request. A time-out kills the child with everything it started, a death is
+noticed, and the next call starts a fresh one. A caller that gives up ends its call: by a CANCEL where the function is
+async, else by killing the child. A slot is one call of one child (several where the function is async); there are a few
+more than started children: these are started while calls wait, a few at a time, at most `num_workers`.
 """
 
 import asyncio

@@ -27,12 +27,13 @@ from burnish.waits import waiting
 
 #: A score of a program runs all tests of its row and bounds itself below this; the limit is for one that does not.
 SANDBOX_SECONDS = 310.0
+FORMAT_SCORES = ("structure_format_score", "final_format_score", "retrieval_score")
 #: What agent loops may report of a trajectory: the passages of each search, the rewards of each turn, and what tools
 #: and an interaction say of the whole.
-TOLD = ("retrieved", "turn_scores", "tool_score", "interaction_score")
+OUTPUT_FIELDS = ("retrieved", "turn_scores", "tool_score", "interaction_score")
 #: What a reward function learns about the trajectory in `extra_info`; in a batch, the columns of the same names, None
 #: where it is not known.
-FACTS = ("num_turns", "num_tool_calls", "truncated", *TOLD)
+FACTS = ("num_turns", "num_tool_calls", "truncated", *OUTPUT_FIELDS)
 
 
 class LoopOutput(Protocol):
@@ -52,7 +53,7 @@ def facts_of(output: LoopOutput) -> dict[str, Any]:
         "num_turns": output.num_turns,
         "num_tool_calls": output.metrics.get("num_tool_calls", 0),
         "truncated": output.extra_fields.get("finish_reason") == "length",
-        **{name: output.extra_fields[name] for name in TOLD if name in output.extra_fields},
+        **{name: output.extra_fields[name] for name in OUTPUT_FIELDS if name in output.extra_fields},
     }
 
 
@@ -105,13 +106,8 @@ class Scoring:
         self._rules = rules or RuleConfig()
         self._options: dict[str, Any] = {}  # of the built-in scorers, each of which gets those it names
         if not spec.path:
-            self._options = {
-                "structure_format_score": self._rules.structure_format_score,
-                "final_format_score": self._rules.final_format_score,
-                "retrieval_score": self._rules.retrieval_score,
-                "sandbox": dataclasses.asdict(self._rules.sandbox),
-                **spec.reward_kwargs,
-            }
+            self._options = {name: getattr(self._rules, name) for name in FORMAT_SCORES}
+            self._options |= {"sandbox": dataclasses.asdict(self._rules.sandbox), **spec.reward_kwargs}
         self._built_in = bind(routing.default_compute_score, spec.key, self._options)
         pooled = spec if spec.path else dataclasses.replace(spec, reward_kwargs=self._options)
         self.pool = ScorePool(pooled, num_workers, timeout, retries)

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from tests.rewards.code_runs import SANDBOX, need_sandbox, score, score_all
+from tests.rewards.conftest import SANDBOX, need_sandbox, score, score_all
 
 TESTS = json.dumps(
     [

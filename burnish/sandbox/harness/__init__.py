@@ -49,8 +49,9 @@ class HarnessJob:
         lines = [line for line in outcome.stdout.split("\n")[:-1] if line.startswith(self.nonce + " ")]
         facts = [json.loads(line.partition(" ")[2]) for line in lines]
         if not facts or "ready" not in facts[0]:
-            told = facts[0]["broken"] if facts else f"{outcome.status}, {outcome.stderr.strip()[-500:] or 'no output'}"
-            return HarnessVerdict(broken=f"the test harness could not start: {told}")
+            ending = f"{outcome.status}, {outcome.stderr.strip()[-500:] or 'no output'}"
+            reason = facts[0]["broken"] if facts else ending
+            return HarnessVerdict(broken=f"the test harness could not start: {reason}")
         tests = [fact for fact in facts if "test" in fact]
         ended = "ended" not in facts[-1] or facts[-1]["ended"]
         why = next((fact["why"] for fact in tests if not fact["passed"]), "")
