@@ -167,8 +167,7 @@ class ScorePool:
 
 
 class ScoringProcess:
-    """A child as the pool sees it: started when it is first asked, and again when it has died. `on_first` is called
-    when it has started for the first time."""
+    """A child as the pool sees it: started when it is asked and there is none. `on_first`: after the first start."""
 
     def __init__(self, spec: FunctionSpec, on_first: Callable[["ScoringProcess"], None]):
         self._spec, self._on_first = spec, on_first
@@ -183,9 +182,8 @@ class ScoringProcess:
         return self._child is not None and self._child.alive
 
     async def ask(self, requests: Sequence[ScoreRequest], timeout: float, wanted: str) -> list[dict[str, Any]]:
-        """An answer per request, {"score", "info"} or {"error"}; `wanted` is what a time-out did not bring.
-        ScoringFailed: the call raised, took too long, returned nonsense or ended its process. ChildKilled: the process
-        was killed for another call's time-out, so ask again."""
+        """An answer per request; `wanted` is what a time-out did not bring. ScoringFailed: the call raised, took too
+        long, returned nonsense or ended its process. ChildKilled: by another call's time-out, so ask again."""
         try:
             payload = pickle.dumps((list(requests), timeout))
         except Exception as error:  # noqa: BLE001  a row may hold anything; what cannot travel is that sample's failure

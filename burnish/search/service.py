@@ -177,7 +177,7 @@ class Metrics:
     buckets: Counter[float] = field(default_factory=Counter)  # upper bound → requests between it and the one before
 
     def count(self, **more: float) -> None:
-        self.counters.update(more)  # type: ignore[arg-type]  # seconds are no integers
+        self.counters.update(more)
 
     def observe(self, status: int, seconds: float) -> None:
         self.statuses[status] += 1

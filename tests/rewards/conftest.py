@@ -32,7 +32,6 @@ def quick(about: str = "") -> Iterator[None]:
 
 @pytest.fixture
 def reward_file(tmp_path: Path) -> Callable[..., str]:
-    """Writes Python source to a file and gives its path."""
 
     def write(source: str, name: str = "my_reward.py") -> str:
         path = tmp_path / name
@@ -109,7 +108,6 @@ def need_sandbox() -> None:
 
 
 def score_all(solutions: Mapping[str, str], ground_truth: Any, **options: Any) -> dict[str, dict[str, Any]]:
-    """The results by name."""
     settings = {"sandbox": SANDBOX, **options}
 
     async def run() -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def compute_score(
 
 
 def reference(ground_truth: str | None, extra_info: Mapping[str, Any]) -> str:
-    """A right response: reasoning-gym's own answer. ValueError where a puzzle has many and the row holds none."""
+    """Reasoning-gym's own answer. ValueError where a puzzle has many and the row holds none."""
     _demand_text(ground_truth)
     if ground_truth is None:
         raise ValueError("the puzzle has many right answers, and the row holds none of them (ground_truth is None)")

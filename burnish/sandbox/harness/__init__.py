@@ -60,11 +60,8 @@ class HarnessJob:
 
 @functools.cache
 def harness_source() -> str:
-    """The parts as one program: each becomes a module under its own name, and the last is run.
-
-    A Python of this very version takes them as compiled here, which is a good part of the time that a short test takes;
-    another one compiles their text.
-    """
+    """The parts as one program: each becomes a module under its own name, and the last is run. A Python of this version
+    takes them as compiled here, a good part of the time of a short test; another one compiles their text."""
     here = Path(__file__).parent
     texts = {f"{__name__}.{part}": (here / f"{part}.py").read_text(encoding="utf-8") for part in PARTS}
     compiled = marshal.dumps({name: compile(text, name, "exec", dont_inherit=True) for name, text in texts.items()})
