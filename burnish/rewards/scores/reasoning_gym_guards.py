@@ -121,8 +121,8 @@ def _is_literal(text: Any) -> bool:
 
 
 def is_formula(text: str) -> bool:
-    """Whether sympy's parser, which runs text as Python, may have it: numbers without exponents of ten, `pi`,
-    one-letter names, elementary functions, + - * / ** and brackets, with small exponents. Nothing is run to find out."""
+    """Whether sympy's parser, which runs text as Python, may have it: numbers without exponents of ten, `pi`, names of
+    one letter, elementary functions, + - * / ** and brackets, with small exponents. Nothing is run to find out."""
     if len(text) > LONGEST or not _ALLOWED.fullmatch(text) or _IN_A_NUMBER.search(text):
         return False
     tree = expression(text.strip())
