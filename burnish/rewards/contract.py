@@ -50,14 +50,13 @@ class FunctionSpec:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """One finished response. `solution_str` is the policy's own text: no prompt, no tool or retrieved text. `index` is
-    the row's, for reports."""
+    """One finished response. `solution_str` is the policy's own text: no prompt, no tool or retrieved text."""
 
     data_source: str
     solution_str: str
     ground_truth: Any = None
     extra_info: dict[str, Any] = field(default_factory=dict)
-    index: Any = None
+    index: Any = None  # of the row, for reports
 
 
 @dataclass(frozen=True)

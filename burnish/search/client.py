@@ -176,8 +176,7 @@ class RetrieverClient:
     async def _retry(
         self, lane: _Lane, queries: list[str], deadline: float, retries: int
     ) -> list[list[Document] | BadAnswer]:
-        """Send until there is an answer, or a refusal that does not pass, or two that one of several queries may be the
-        reason of."""
+        """Send until there is an answer, a refusal that does not pass, or two that one of several queries may cause."""
         pause, tries_left, doubted = FIRST_PAUSE_S, retries, False
         while True:
             try:

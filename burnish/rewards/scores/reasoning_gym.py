@@ -1,6 +1,5 @@
 """Puzzles of the package reasoning-gym: the last `<answer>…</answer>` goes to the verifier of the row's task, which
-gives 0 to 1. Imported when the first response is scored; verifiers are not bounded in time, but the process that scores
-is.
+gives 0 to 1. Imported when the first response is scored; only the process that scores bounds a verifier's time.
 
 How it differs from the package: no answer scores 0 (some verifiers give 0.01), and reasoning_gym_guards.py says which
 answers are not handed over, because they would be run as Python, take for ever, or wrongly get full marks. A verifier
