@@ -1,5 +1,4 @@
-"""The tests of a row, in the forms that datasets write them, as typed values; and whose the names in them are. No
-torch.
+"""A row's tests, in the forms that datasets write them, as typed values; and whose the names in them are. No torch.
 
 Where a name of test programs comes from is decided from the tests alone, so that a solution cannot bring its own `set`,
 `math` or `isclose` (`names_in`): built-in names, standard modules used as `sys.getsizeof(…)` and a few standard types

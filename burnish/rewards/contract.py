@@ -50,24 +50,20 @@ class FunctionSpec:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """One finished response. `solution_str` is the policy's own text: no prompt, no tool or retrieved text. `index` is
-    the row's, for reports."""
+    """One finished response. `solution_str` is the policy's own text: no prompt, no tool or retrieved text."""
 
     data_source: str
     solution_str: str
     ground_truth: Any = None
     extra_info: dict[str, Any] = field(default_factory=dict)
-    index: Any = None
+    index: Any = None  # of the row, for reports
 
 
 @dataclass(frozen=True)
 class ScoreResult:
     """A score, or the reason there is none. Exactly one of `score` and `error` is None, except under
     `reward.on_error=zero`, where a failed sample has score 0 and keeps its error. `turn_rewards` are those an agent
-    loop gave its turns, one per unbroken run of the policy's tokens; `score` is then their sum. `new_prompts` is what
-    the function returned under that name, JSON-able and not yet checked. `index` (the row's) and `response` (its start,
-    as `shortened` shows it) are kept where there is an error, to report it. `of_tool`: the error is that of a tool, a
-    retriever or an interaction, so that there is no whole trajectory that could be scored."""
+    loop gave its turns, one per unbroken run of the policy's tokens; `score` is then their sum."""
 
     score: float | None
     info: dict[str, Any] = field(default_factory=dict)
@@ -75,10 +71,10 @@ class ScoreResult:
     seconds: float = 0.0
     data_source: str = ""
     turn_rewards: tuple[float, ...] | None = None
-    new_prompts: Any = None
-    index: Any = None
-    response: str = ""
-    of_tool: bool = False
+    new_prompts: Any = None  # as the function returned them, JSON-able and not yet checked
+    index: Any = None  # of the row, to report an error
+    response: str = ""  # its start, as `shortened` shows it, to report an error
+    of_tool: bool = False  # the error is that of a tool, a retriever or an interaction: no trajectory to score
 
     @classmethod
     def failure(cls, request: ScoreRequest, error: str, seconds: float = 0.0) -> Self:

@@ -30,15 +30,14 @@ _SINGULAR = dict(zip((*PARAMETERS, *BATCH_PARAMETERS), PARAMETERS * 2, strict=Tr
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """A checked scoring function. `concurrent`: it is a coroutine function, so one process may run several at once.
-    `batch`: a call takes many samples; otherwise it takes one."""
+    """A checked scoring function."""
 
     call: Callable[..., Any]
     fields: tuple[str, ...]  # those of PARAMETERS or of BATCH_PARAMETERS it takes
     constants: Mapping[str, Any]
-    concurrent: bool
+    concurrent: bool  # a coroutine function, so one process may run several at once
     required: tuple[str, ...] = ()  # those of PARAMETERS it insists on
-    batch: bool = False
+    batch: bool = False  # a call takes many samples; otherwise it takes one
 
     def __call__(self, *requests: ScoreRequest) -> Any:
         """What the function returns for these requests (an awaitable for an async function)."""
@@ -154,8 +153,7 @@ def _parameters(function: Callable[..., Any], where: str) -> list[inspect.Parame
 
 
 def answers(function: ScoreFunction, value: Any, count: int, label: str) -> list[dict[str, Any]]:
-    """What a call for `count` samples returned, {"score", "info"} or {"error"} for each; BadResult where it is nothing
-    that can be read."""
+    """{"score", "info"} or {"error"} for each of `count` samples; BadResult where nothing can be read."""
     if function.batch:
         return contract.checked_results(value, count, label)
     return [contract.checked_result(value, label)]

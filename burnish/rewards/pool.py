@@ -1,13 +1,11 @@
 """Scoring in worker processes: `pool.submit(request)` gives a future; the function runs in process.py, the other side.
 
 The pool's own thread and event loop (loop_thread.py) consumes calls, oldest first, while a slot is free; a call is one
-request, or all of a batch where the function takes lists, and keeps its slot for its retries, so that a function that
-always fails is noticed early. It waits for a slot, then for the answer, at most `timeout` seconds per request. A
-time-out kills the child with everything it started, a death is noticed, and the next call starts a fresh one. A caller
-that gives up ends its call: by a CANCEL where the function is async, else by killing the child.
-
-A slot is one call of one child (several per child where the function is async). There are as many as children that have
-started, and a few more: children are started while calls wait, a few at a time and never more than `num_workers`.
+request, or all of a batch where the function takes lists, and keeps its slot for its retries. It waits for a slot, then
+for the answer, at most `timeout` seconds per request. A time-out kills the child with everything it started, a death is
+noticed, and the next call starts a fresh one. A caller that gives up ends its call: by a CANCEL where the function is
+async, else by killing the child. A slot is one call of one child (several where the function is async); there are a few
+more than started children: these are started while calls wait, a few at a time, at most `num_workers`.
 """
 
 import asyncio
@@ -169,8 +167,7 @@ class ScorePool:
 
 
 class ScoringProcess:
-    """A child as the pool sees it: started when it is first asked, and again when it has died. `on_first` is called
-    when it has started for the first time."""
+    """A child as the pool sees it: started when it is asked and there is none. `on_first`: after the first start."""
 
     def __init__(self, spec: FunctionSpec, on_first: Callable[["ScoringProcess"], None]):
         self._spec, self._on_first = spec, on_first
@@ -185,9 +182,8 @@ class ScoringProcess:
         return self._child is not None and self._child.alive
 
     async def ask(self, requests: Sequence[ScoreRequest], timeout: float, wanted: str) -> list[dict[str, Any]]:
-        """An answer per request, {"score", "info"} or {"error"}; `wanted` is what a time-out did not bring.
-        ScoringFailed: the call raised, took too long, returned nonsense or ended its process. ChildKilled: the process
-        was killed for another call's time-out, so ask again."""
+        """An answer per request; `wanted` is what a time-out did not bring. ScoringFailed: the call raised, took too
+        long, returned nonsense or ended its process. ChildKilled: by another call's time-out, so ask again."""
         try:
             payload = pickle.dumps((list(requests), timeout))
         except Exception as error:  # noqa: BLE001  a row may hold anything; what cannot travel is that sample's failure

@@ -2,8 +2,7 @@
 
 Consumes calls (burnish/child): first the FunctionSpec, then one for each attempt, with its ScoreRequests and time
 limit. A plain function runs in the main thread, one call at a time; an async one on one event loop, several calls at
-once, each under its own time limit and ended by a CANCEL. It starts fast: no torch, no configuration, and no asyncio
-for a plain function.
+once, each under its own time limit and ended by a CANCEL. No torch, no configuration, no asyncio for plain functions.
 """
 
 import contextlib

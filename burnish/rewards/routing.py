@@ -117,9 +117,8 @@ def check_row(
     reward_model: bool = False,
 ) -> str | None:
     """What keeps this row from being scored, naming the field, or None. `custom`: a custom function scores every row
-    that no reward model does alone. It may do without a ground truth, so nothing is asked of the row; but one that
-    insists on it (`reads_ground_truth`) must not get None because the row has it in the wrong place. `reward_model`:
-    there is one, for rows whose style asks for it."""
+    that no reward model (`reward_model`: there is one) does alone. Nothing is asked of the row then; but a function
+    that insists on a ground truth (`reads_ground_truth`) must not get None because it is in the wrong place."""
     if problem := misspelt_style(row):
         return problem
     style = style_of(row)

@@ -27,12 +27,11 @@ from burnish.waits import waiting
 
 #: A score of a program runs all tests of its row and bounds itself below this; the limit is for one that does not.
 SANDBOX_SECONDS = 310.0
-#: What agent loops may report of a trajectory: the passages of each search, the rewards of each turn, and what tools
-#: and an interaction say of the whole.
-TOLD = ("retrieved", "turn_scores", "tool_score", "interaction_score")
-#: What a reward function learns about the trajectory in `extra_info`; in a batch, the columns of the same names, None
-#: where it is not known.
-FACTS = ("num_turns", "num_tool_calls", "truncated", *TOLD)
+FORMAT_SCORES = ("structure_format_score", "final_format_score", "retrieval_score")
+#: What agent loops may report: the passages of each search, rewards of each turn, of tools and of an interaction.
+OUTPUT_FIELDS = ("retrieved", "turn_scores", "tool_score", "interaction_score")
+#: What `extra_info` holds of the trajectory; in a batch, columns of the same names, None where it is not known.
+FACTS = ("num_turns", "num_tool_calls", "truncated", *OUTPUT_FIELDS)
 
 
 class LoopOutput(Protocol):
@@ -52,7 +51,7 @@ def facts_of(output: LoopOutput) -> dict[str, Any]:
         "num_turns": output.num_turns,
         "num_tool_calls": output.metrics.get("num_tool_calls", 0),
         "truncated": output.extra_fields.get("finish_reason") == "length",
-        **{name: output.extra_fields[name] for name in TOLD if name in output.extra_fields},
+        **{name: output.extra_fields[name] for name in OUTPUT_FIELDS if name in output.extra_fields},
     }
 
 
@@ -105,13 +104,8 @@ class Scoring:
         self._rules = rules or RuleConfig()
         self._options: dict[str, Any] = {}  # of the built-in scorers, each of which gets those it names
         if not spec.path:
-            self._options = {
-                "structure_format_score": self._rules.structure_format_score,
-                "final_format_score": self._rules.final_format_score,
-                "retrieval_score": self._rules.retrieval_score,
-                "sandbox": dataclasses.asdict(self._rules.sandbox),
-                **spec.reward_kwargs,
-            }
+            self._options = {name: getattr(self._rules, name) for name in FORMAT_SCORES}
+            self._options |= {"sandbox": dataclasses.asdict(self._rules.sandbox), **spec.reward_kwargs}
         self._built_in = bind(routing.default_compute_score, spec.key, self._options)
         pooled = spec if spec.path else dataclasses.replace(spec, reward_kwargs=self._options)
         self.pool = ScorePool(pooled, num_workers, timeout, retries)
@@ -142,8 +136,7 @@ class Scoring:
         return not self.pool.batch
 
     def validate(self) -> None:
-        """ConfigError where the function cannot be loaded or called, or where the built-in scorers have no such option
-        or value. A custom function is tried in a child process."""
+        """ConfigError: a custom function, tried in a child process, cannot be called; or no scorer has the option."""
         if self.spec.path is not None:
             self.pool.check()
             self.pool.rest()  # where it is not this process that scores, nothing shall be left idle
@@ -239,8 +232,7 @@ class Scoring:
     def __call__(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None
     ) -> float | dict[str, Any]:
-        """The `compute_score` contract: it blocks and returns a number, or a dict with "score". RewardError where there
-        is no score."""
+        """The `compute_score` contract: it blocks. RewardError where there is no score."""
         (result,) = self.score_all([ScoreRequest(data_source, solution_str, ground_truth, extra_info or {})])
         if result.score is None:
             raise RewardError(f"data_source={data_source!r}: {result.error}")

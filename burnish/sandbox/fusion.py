@@ -1,12 +1,10 @@
 """Programs on a SandboxFusion server: `await FusionSandbox("http://host:8080/run_code").run(program, limits)`.
 
 Each program is one POST; the server's answer becomes an Outcome. A server that is busy, down, slow or confused is asked
-again after a pause, a few times and up to a deadline; then the outcome is `failed`, with the reason. Nothing else is
-tried twice. It waits for the server and for these pauses.
+again after a pause, a few times and up to a deadline; then the outcome is `failed`, with the reason.
 
 How it differs from the local sandbox: the server decides what a program may see and reach, and how memory, processes
-and disk are limited (only the memory limit is sent). A program that is cancelled here runs on there until its time
-is up. Python only: the API's other languages are not asked for.
+and disk are limited (only the memory limit is sent); one that is cancelled here runs on there until its time is up.
 """
 
 import asyncio
@@ -112,8 +110,8 @@ class FusionSandbox:
             raise _Trouble(f"{type(error).__name__}: {error}".removesuffix(": ")) from None
         status = answer.status_code
         if status != 200:
-            told = " ".join(body.decode("utf-8", "replace").split())[:200] or "no text"
-            raise _Trouble(f"status {status}{_HINTS.get(status, '')} ({told})", may_pass=status in ASK_AGAIN)
+            detail = " ".join(body.decode("utf-8", "replace").split())[:200] or "no text"
+            raise _Trouble(f"status {status}{_HINTS.get(status, '')} ({detail})", may_pass=status in ASK_AGAIN)
         return _outcome(bytes(body), limits)
 
 
@@ -122,8 +120,8 @@ def _outcome(body: bytes, limits: Limits) -> Outcome:
         answer = json.loads(body)
         status, message, result = answer["status"], answer.get("message"), answer.get("run_result")
         if status == "SandboxError" or not result or result["status"] == "Error":
-            told = message or (result or {}).get("stderr") or "no run_result"
-            raise _Trouble(f"the server could not run the program: {str(told)[:500]}")
+            detail = message or (result or {}).get("stderr") or "no run_result"
+            raise _Trouble(f"the server could not run the program: {str(detail)[:500]}")
         stdout, stderr = (str(result.get(name) or "") for name in ("stdout", "stderr"))
         code, seconds = result.get("return_code"), float(result.get("execution_time") or 0.0)
         ending = {"Finished": "finished", "TimeLimitExceeded": "timeout"}[result["status"]]

@@ -12,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from burnish.errors import ConfigError, ToolFailure
+from burnish.loop_thread import run_to_end
 from burnish.search.documents import MAX_QUERY_CHARACTERS, AnswerCache, Document
 from burnish.waits import waiting
 
@@ -176,8 +176,7 @@ class RetrieverClient:
     async def _retry(
         self, lane: _Lane, queries: list[str], deadline: float, retries: int
     ) -> list[list[Document] | BadAnswer]:
-        """Send until there is an answer, or a refusal that does not pass, or two that one of several queries may be the
-        reason of."""
+        """Send until there is an answer, a refusal that does not pass, or two that one of several queries may cause."""
         pause, tries_left, doubted = FIRST_PAUSE_S, retries, False
         while True:
             try:
@@ -220,8 +219,7 @@ def check_url(url: str) -> None:
 
 
 def probe(url: str, timeout: float, topk: int = 1) -> None:
-    """ConfigError where no retrieval server answers at `url`, or none that gives `topk` documents. For before a run,
-    from any thread."""
+    """ConfigError where no retrieval server answers at `url`, or none that gives `topk` documents. From any thread."""
     check_url(url)
 
     async def ask() -> None:
@@ -231,11 +229,8 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
                 raise Refused(str(found), WRONG_SERVER)
 
     try:
-        with (
-            waiting("retriever", "", f"{url}: a first answer", timeout),
-            ThreadPoolExecutor(1) as thread,  # there may be an event loop in this one
-        ):
-            thread.submit(asyncio.run, ask()).result()
+        with waiting("retriever", "", f"{url}: a first answer", timeout):
+            run_to_end(ask())
     except Refused as error:
         if error.status == UNPROCESSABLE:
             raise ConfigError(f"retriever.url={url}: it refuses a search with retriever.topk={topk}: {error}") from None

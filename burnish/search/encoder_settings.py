@@ -125,8 +125,7 @@ def _stored_pooling(folder: Path) -> Pooling | None:
 
 
 def _max_length(folder: Path, said: int | None) -> int:
-    """Tokens that the encoder reads: what the user says, as far as it has positions; else the least of what its files
-    say."""
+    """Tokens that the encoder reads: what the user says, as far as it has positions; else the least its files say."""
     config = _object(folder / "config.json")
     positions, padding = config.get("max_position_embeddings"), config.get("pad_token_id", 1)
     if not isinstance(positions, int) or isinstance(positions, bool):

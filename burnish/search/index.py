@@ -105,8 +105,7 @@ def _build(plan: IndexPlan, options: IndexOptions, progress: Progress) -> Manife
 
 
 def _take_up(folder: Path, plan: IndexPlan) -> bool:
-    """Write the plan into an empty folder, or check that the folder has this plan; whether it is finished already.
-    DataError for a folder with anything else."""
+    """Write the plan into an empty folder, or check that the folder has it (else DataError); whether it is finished."""
     if (folder / MANIFEST).exists():
         known, finished = read_manifest(folder).plan, True
     elif (folder / PLAN).exists():
@@ -142,13 +141,11 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            problem = f"{folder} is being built by another process; wait for it, or choose another --output"
-            raise DataError(problem) from None
+            busy = "is being built by another process; wait for it, or choose another --output"
+            raise DataError(f"{folder} {busy}") from None
         except OSError as error:
-            raise DataError(
-                f"--output {folder}: it cannot be locked ({error.strerror or error}); build on a file system that has "
-                "locks, such as a local disk: an index can be moved"
-            ) from None
+            fix = "build on a file system that has locks, such as a local disk: an index can be moved"
+            raise DataError(f"--output {folder}: it cannot be locked ({error.strerror or error}); {fix}") from None
         yield
 
 

@@ -69,8 +69,7 @@ def read_corpus(
     start: CorpusPosition = CorpusPosition(),  # noqa: B008 - immutable
     digest: Any = None,
 ) -> Iterator[tuple[Document, CorpusPosition]]:
-    """The documents behind `start`, each with the place behind it; `digest` is fed what is read. Blank lines are passed
-    over."""
+    """The documents behind `start`, each with the place behind it; `digest` is fed what is read, blank lines too."""
     offset, line = start
     with _opened(path) as file:
         file.seek(offset)
@@ -144,10 +143,8 @@ class Shard(NamedTuple):
 
 
 def pack(corpus: Path, sha256: str, journal: Journal, per_shard: int, progress: Callable[[int], None]) -> int:
-    """Write all shards that are not there yet; returns how many there are. `progress` gets the lines read.
-
-    BadCorpus where the bytes that were packed are not those of `sha256`: the file changed while it was read.
-    """
+    """Write all shards that are not there yet; how many there are. `progress` gets the lines read. BadCorpus where the
+    bytes that were packed are not those of `sha256`: the file changed while it was read."""
     number, place, digest = _packed_before(corpus, journal)
     progress(place.line)
     documents = read_corpus(corpus, place, digest)

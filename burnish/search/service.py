@@ -23,6 +23,15 @@ MAX_WAITING = 16_384  # queries
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PREFIX = "burnish_retriever"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+COUNTERS = {
+    "queries_total": "queries asked",
+    "cache_hits_total": "queries answered from the cache",
+    "joined_queries_total": "queries that shared the search of an equal one",
+    "batches_total": "calls of the retriever",
+    "batch_queries_total": "queries in them",
+    "search_seconds_total": "seconds spent in them",
+    "errors_total": "queries on which the retriever failed",
+}
 
 Key = tuple[str, int]  # query and topk
 
@@ -86,10 +95,9 @@ class SearchService:
         new = [key for key in different if key not in found and key not in futures]
         if len(self._waiting) + len(new) > self._max_waiting:
             raise Overloaded(f"{len(self._waiting)} queries wait, and this server holds at most {self._max_waiting}")
-        self.metrics.queries += len(keys)
         hits = sum(key in found for key in keys)
-        self.metrics.cache_hits += hits
-        self.metrics.joined += len(keys) - hits - len(new)
+        joined = len(keys) - hits - len(new)
+        self.metrics.count(queries_total=len(keys), cache_hits_total=hits, joined_queries_total=joined)
         if new:
             loop = asyncio.get_running_loop()
             self._waiting |= {key: loop.create_future() for key in new}
@@ -107,7 +115,7 @@ class SearchService:
             failure = SearchFailed(f"the retriever failed: {type(error).__name__}: {error}"[:400])
             left = self._running | self._waiting
             self._running, self._waiting = {}, {}
-            self.metrics.failures += len(left)
+            self.metrics.count(errors_total=len(left))
             for future in left.values():
                 future.set_result(failure)
             if isinstance(error, asyncio.CancelledError):
@@ -119,15 +127,14 @@ class SearchService:
         self._running = {key: self._waiting.pop(key) for key in batch}
         begin, loop = time.perf_counter(), asyncio.get_running_loop()
         outcomes = await loop.run_in_executor(self._thread, self._call, [query for query, _ in batch], topk)
-        self.metrics.batches += 1
-        self.metrics.batch_queries += len(batch)
-        self.metrics.search_seconds += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.metrics.count(batches_total=1, batch_queries_total=len(batch), search_seconds_total=seconds)
         done, self._running = self._running, {}
         for (key, future), outcome in zip(done.items(), outcomes, strict=True):
             if isinstance(outcome, list):
                 self.cache.put(key, outcome, len(key[0]) + sum(hit.document.characters for hit in outcome))
             else:
-                self.metrics.failures += 1
+                self.metrics.count(errors_total=1)
             future.set_result(outcome)
 
     # In the retriever's thread.
@@ -164,16 +171,13 @@ class Metrics:
     """What the server has done since it started. Written by the event loop's thread alone."""
 
     in_flight: int = 0  # requests
-    queries: int = 0
-    cache_hits: int = 0
-    joined: int = 0  # queries that another request, or the same one, was waiting for already
-    batches: int = 0
-    batch_queries: int = 0
-    failures: int = 0  # queries on which the retriever failed
-    search_seconds: float = 0.0
+    counters: Counter[str] = field(default_factory=Counter)  # by the names in COUNTERS
     request_seconds: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
     buckets: Counter[float] = field(default_factory=Counter)  # upper bound → requests between it and the one before
+
+    def count(self, **more: float) -> None:
+        self.counters.update(more)
 
     def observe(self, status: int, seconds: float) -> None:
         self.statuses[status] += 1
@@ -184,17 +188,8 @@ class Metrics:
         """All of it in Prometheus' format; `gauges` are further name → meaning and value."""
         lines = _head("requests_total", "counter", "requests answered, by status")
         lines += [f'{PREFIX}_requests_total{{status="{code}"}} {n}' for code, n in sorted(self.statuses.items())]
-        counters = {
-            "queries_total": ("queries asked", self.queries),
-            "cache_hits_total": ("queries answered from the cache", self.cache_hits),
-            "joined_queries_total": ("queries that shared the search of an equal one", self.joined),
-            "batches_total": ("calls of the retriever", self.batches),
-            "batch_queries_total": ("queries in them", self.batch_queries),
-            "search_seconds_total": ("seconds spent in them", round(self.search_seconds, 6)),
-            "errors_total": ("queries on which the retriever failed", self.failures),
-        }
-        for name, (meaning, value) in counters.items():
-            lines += [*_head(name, "counter", meaning), f"{PREFIX}_{name} {value}"]
+        for name, meaning in COUNTERS.items():
+            lines += [*_head(name, "counter", meaning), f"{PREFIX}_{name} {round(self.counters[name], 6)}"]
         seconds, count, below = f"{PREFIX}_request_seconds", self.statuses.total(), 0
         lines += _head("request_seconds", "histogram", "seconds from a request to its answer")
         for bound in BUCKETS_S:

@@ -1,16 +1,20 @@
-"""Reward functions as files, and a check that no child process is left behind."""
+"""Reward functions as files, programs in the real sandbox, and a check that no child process is left behind."""
 
+import asyncio
 import os
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.pool import ScorePool
+from burnish.rewards.scores.code import compute_score
+from burnish.sandbox.local import LocalSandbox
 
 
 def cases(table: str) -> list[str]:
@@ -28,7 +32,6 @@ def quick(about: str = "") -> Iterator[None]:
 
 @pytest.fixture
 def reward_file(tmp_path: Path) -> Callable[..., str]:
-    """Writes Python source to a file and gives its path."""
 
     def write(source: str, name: str = "my_reward.py") -> str:
         path = tmp_path / name
@@ -90,3 +93,29 @@ def no_algebra_process_left():
 
     yield
     algebra.stop()
+
+
+SANDBOX = {"timeout": 2.0, "memory_limit_mb": 256, "max_concurrent": 6}
+
+
+def need_sandbox() -> None:
+    """Skip, with the reason, where this machine permits no isolation."""
+    sandbox = LocalSandbox()
+    reason = asyncio.run(sandbox.why_not())
+    sandbox.close()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def score_all(solutions: Mapping[str, str], ground_truth: Any, **options: Any) -> dict[str, dict[str, Any]]:
+    settings = {"sandbox": SANDBOX, **options}
+
+    async def run() -> list[dict[str, Any]]:
+        texts = [f"Here it is.\n```python\n{source}\n```" for source in solutions.values()]
+        return await asyncio.gather(*(compute_score(text, ground_truth, {}, **settings) for text in texts))
+
+    return dict(zip(solutions, asyncio.run(run()), strict=True))
+
+
+def score(solution: str, ground_truth: Any, **options: Any) -> dict[str, Any]:
+    return score_all({"it": solution}, ground_truth, **options)["it"]

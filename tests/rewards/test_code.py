@@ -12,7 +12,7 @@ from burnish.rewards.code_tests import Pairs, read_tests
 from burnish.rewards.scores import code as code_scorer
 from burnish.rewards.scores.code import HAPPENINGS, SandboxFailed, SandboxSlots, compute_score, judge, reference
 from burnish.sandbox import Limits, Outcome
-from tests.rewards.code_runs import need_sandbox, score, score_all
+from tests.rewards.conftest import need_sandbox, score, score_all
 
 DOUBLE = [{"input": str(i), "output": f"{2 * i}\n"} for i in range(12)]
 RIGHT = "print(2 * int(input()))"

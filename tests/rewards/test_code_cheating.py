@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from tests.rewards.code_runs import SANDBOX, need_sandbox, score, score_all
+from tests.rewards.conftest import SANDBOX, need_sandbox, score, score_all
 
 TESTS = json.dumps(
     [
@@ -181,7 +181,6 @@ def test_cheating_scores_0(results, name):
 
 
 def test_agreeable_things_agree_with_nothing(results):
-    """With every way to compare, not only that of the first test."""
     names = [
         name for name in CHEATS if any(word in name for word in ("agreeable", "mock", "attribute", "claims", "end"))
     ]

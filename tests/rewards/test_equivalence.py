@@ -170,7 +170,8 @@ ATTACKS = [
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_text_is_not_evaluated(attack, tmp_path):
     mark = tmp_path / "mark"
-    assert not equivalent(attack.format(mark=mark), "5").equal
+    for truth in ("5", r"\log_2 8"):
+        assert not equivalent(attack.format(mark=mark), truth).equal
     assert not mark.exists()
 
 
@@ -322,7 +323,6 @@ def test_it_dies_with_its_parent(busy):
 
 
 def computed(process: int) -> float:
-    """Seconds of processor time so far."""
     words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -148,18 +148,6 @@ def test_the_first_samples_of_each_source_are_printed(capsys):
     assert capsys.readouterr().out.count("sample 2 of gsm8k") == 1
 
 
-def test_a_pool_scores_what_rows_do_not_carry(reward_file):
-    path = reward_file(
-        "def compute_score(solution_str, extra_info):\n"
-        "    turns, calls, cut = (extra_info[name] for name in ('num_turns', 'num_tool_calls', 'truncated'))\n"
-        "    return len(solution_str) + turns + 100 * calls + 1000 * cut"
-    )
-    manager = NaiveRewardManager(Letters(), 0, Scoring(FunctionSpec(path), num_workers=2))
-    data = batch(["a", "bc", "def"], num_turns=[10, 20, 30], num_tool_calls=[0, 1, 0], truncated=[False, True, False])
-    assert manager(data).sum(-1).tolist() == [11.0, 1122.0, 33.0]
-    manager.close()
-
-
 def test_a_row_that_is_left_to_a_model_is_not_scored_by_rule():
     scoring = Scoring(FunctionSpec(), reward_model=True)
     styles = [{"style": "model"}, {"style": "model"}, {"style": "both", "ground_truth": "7"}]
@@ -238,12 +226,14 @@ def manager_of() -> Iterator:
 
 ONE = """
     {form} compute_score(solution_str, ground_truth, extra_info, bonus=0):
-        return {{"score": len(solution_str) * ground_truth + bonus, "turns": extra_info["num_turns"]}}
+        facts = [extra_info.get(name) for name in ("num_turns", "num_tool_calls", "truncated")]
+        return {{"score": len(solution_str) * ground_truth + bonus, "facts": facts}}
     """
 MANY = """
     {form} compute_score(solution_strs, ground_truths, extra_infos, bonus=0):
         return [
-            {{"score": len(text) * truth + bonus, "turns": info["num_turns"]}}
+            {{"score": len(text) * truth + bonus,
+              "facts": [info.get(name) for name in ("num_turns", "num_tool_calls", "truncated")]}}
             for text, truth, info in zip(solution_strs, ground_truths, extra_infos)
         ]
     """
@@ -255,10 +245,12 @@ MANY = """
     ids=[*MANAGERS, "batch, in one call", "batch, in one async call"],
 )
 def test_every_manager_gives_the_same_scores(manager_of, reward_file, name, source, form):
-    data = batch(["a", "bb", "ccc"], reward_model=truths(1, 2, 3), num_turns=[2, 4, 6])
+    facts = {"num_turns": [2, 4, 6], "num_tool_calls": [0, 1, 0], "truncated": [False, True, False]}
+    data = batch(["a", "bb", "ccc"], reward_model=truths(1, 2, 3), **facts)
     answer = manager_of(name, reward_file(source.format(form=form)), bonus=0.5)(data, return_dict=True)
     assert answer["reward_tensor"].sum(-1).tolist() == [1.5, 4.5, 9.5]
-    assert answer["reward_extra_info"] == {"score": [1.5, 4.5, 9.5], "turns": [2, 4, 6]}
+    info = {"score": [1.5, 4.5, 9.5], "facts": [[2, 0, False], [4, 1, True], [6, 0, False]]}
+    assert answer["reward_extra_info"] == info
 
 
 def test_a_function_that_takes_lists_needs_a_manager_that_says_it_takes_batches(manager_of, reward_file):

@@ -32,7 +32,6 @@ def output(**fields) -> SimpleNamespace:
 
 
 def finished(manager: str = "naive") -> PPOConfig:
-    """A configuration whose limits follow the manager."""
     config = PPOConfig()
     config.reward_model.reward_manager = manager
     limits(config.reward, manager)

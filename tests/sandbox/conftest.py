@@ -38,7 +38,6 @@ def sandbox() -> Iterator[LocalSandbox]:
 
 @pytest.fixture(scope="session")
 def run(sandbox: LocalSandbox):
-    """Run one program and wait for it."""
 
     def run(source: str, stdin: str = "", **limits: float) -> Outcome:
         chosen = Limits(**{"seconds": 10.0, **limits})  # type: ignore[arg-type]

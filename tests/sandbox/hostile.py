@@ -24,7 +24,6 @@ class Hostile:
 
 
 def stuck(source: str) -> Hostile:
-    """One that never ends."""
     return Hostile(source, ("timeout",), limits=STUCK)
 
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from burnish.config.reward import FUSION, SandboxConfig
 from burnish.errors import ConfigError
-from burnish.rewards.scores.code import SandboxFailed, compute_score
+from burnish.rewards.scores.code import compute_score
 from burnish.sandbox import Limits, Outcome, Program, fusion, open_sandbox
 from burnish.sandbox.fusion import FusionSandbox
 
@@ -34,8 +35,7 @@ class Server(ThreadingHTTPServer):
         self.over = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_address[1]}/run_code"
 
-    def handle_error(self, request, client_address):
-        """A client that left is what some tests are about."""
+    handle_error = Mock()  # a client that left is what some tests are about
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -57,8 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_):
-        pass
+    log_message = Mock()
 
 
 def really_run(request: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -97,12 +96,12 @@ def run(url: str, source: str, stdin: str = "", **limits: Any) -> Outcome:
     return asyncio.run(FusionSandbox(url).run(Program(source, stdin), Limits(**limits)))
 
 
-def status(number: int, text: str = "") -> Callable[[Handler], None]:
-    return lambda handler: handler.answer(text.encode(), number)
+def says(content: object, status: int = 200) -> Callable[[Handler], None]:
+    return lambda handler: handler.answer(content, status)
 
 
-def says(content: object) -> Callable[[Handler], None]:
-    return lambda handler: handler.answer(content)
+def status(number: int) -> Callable[[Handler], None]:
+    return says(b"", number)
 
 
 def drops(handler: Handler) -> None:
@@ -186,7 +185,7 @@ def test_a_trouble_of_the_server_may_pass_and_is_else_a_failure_and_no_score(ser
 
 
 def test_the_reason_is_the_servers(server):
-    server.moods = [status(503, "too many programs")] * 9
+    server.moods = [says(b"too many programs", 503)] * 9
     assert run(server.url, "").reason.endswith("status 503 (too many programs)")
     outcome = run("http://127.0.0.1:9/run_code", "print(1)")  # where none is
     assert outcome.status == "failed" and "ConnectError" in outcome.reason
@@ -253,9 +252,3 @@ SOLUTION = "```python\ndef f(x): return None if isinstance(x, list) else x + 1\n
 def test_code_is_scored_there_as_here(server, text, tests, score):
     result = asyncio.run(compute_score(text, tests, sandbox={"url": server.url}))
     assert result["score"] == score, result
-
-
-def test_a_broken_server_gives_no_score(server):
-    server.moods = [TROUBLES["sandbox error"]] * 9
-    with pytest.raises(SandboxFailed, match="no pod"):
-        asyncio.run(compute_score(SOLUTION, PROGRAMS, sandbox={"url": server.url}))

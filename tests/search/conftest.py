@@ -60,8 +60,6 @@ def in_words(text: str) -> list[str]:
 
 @dataclass
 class Running:
-    """A server that runs."""
-
     url: str
     retriever: Any
     http: httpx.Client  # one for all requests: its certificates take long to load

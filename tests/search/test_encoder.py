@@ -163,7 +163,6 @@ def test_more_tokens_than_the_encoder_has_positions(encoder, tmp_path):
 
 
 def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_disk(encoder, tmp_path):
-    """The package tokenizers raises a plain Exception."""
     tokenizer = AutoTokenizer.from_pretrained(encoder)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (900, hard))

@@ -1,4 +1,4 @@
-"""The retrieval server: its answers, what it refuses, and how requests share calls of the retriever."""
+"""The retrieval server: what it answers and refuses, how requests share calls, and that all is as its API page says."""
 
 import json
 import os
@@ -10,14 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import numpy as np
 import pytest
+import schemathesis
 from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
 
 from burnish.errors import ConfigError
 from burnish.search import server as module
 from burnish.search.documents import AnswerCache, Document, Hit
 from burnish.search.server import make_app
 from tests.processes import until
-from tests.search.conftest import CORPUS, serving
+from tests.search.conftest import CORPUS, Words, serving
 
 FAUST, HAMLET = ({"id": doc.id, "contents": doc.contents} for doc in CORPUS[:2])
 
@@ -293,7 +297,7 @@ def test_a_stopping_server_finishes_what_it_has_and_ends_its_thread(words):
             url = f"{server.url}/retrieve"
             answer = clients.submit(httpx.post, url, json={"queries": ["whale"]}, timeout=30)
             until(lambda: len(words.calls) == 1)
-            threading.Timer(0.2, words.gate.set).start()  # when the server has been told to stop
+            threading.Timer(0.2, words.gate.set).start()  # when the server was asked to stop
         assert answer.result().status_code == 200
     app = make_app(words)
 
@@ -356,3 +360,37 @@ def test_addresses_and_sockets():
         connection, _ = listener.accept()
         with client, connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+load_all_checks()
+QUICK = settings(
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],  # not shrunk: what fails is shown as it is, and soon
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def api():
+    return schemathesis.openapi.from_asgi("/openapi.json", make_app(Words()))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "mode"),
+    [
+        ("POST", "/retrieve", GenerationMode.POSITIVE),
+        ("POST", "/retrieve", GenerationMode.NEGATIVE),
+        ("GET", "/health", GenerationMode.POSITIVE),
+        ("GET", "/metrics", GenerationMode.POSITIVE),
+    ],
+)
+def test_every_answer_is_as_the_api_page_says(api, method, path, mode):
+    @QUICK
+    @given(case=api[path][method].as_strategy(generation_mode=mode))
+    def fuzz(case):
+        case.call_and_validate(checks=CHECKS.get_all())
+
+    fuzz()

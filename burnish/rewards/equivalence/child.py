@@ -4,15 +4,13 @@ Consumes calls (burnish/child): {"answer", "truth", "seconds"}. Sends an empty P
 {"equal", "unreadable_truth", "seconds"} with the processor time it took, or {"error"}. The first call asks whether it
 is ready: {}, or {"failed": why}. What it is given was written by a policy, so it is confined:
 
-- **No text is evaluated.** math-verify's reader of plain expressions ends in sympy's `parse_expr`, which is Python's
-  `eval` behind a tokenizer: it is not used; all text goes through the LaTeX grammar. There too `sympy.Number(text)`
-  ends in `eval`, with digits only; `_number` replaces it. As a proof against what was overlooked, an audit hook makes
-  the interpreter refuse to compile text in this process, but for what libraries write themselves: three modules that
-  generate code, and whatever runs while a module is imported (sympy's units).
-- The hook also refuses sockets, new processes, and opening files for writing. It is no sandbox against machine code;
-  there is none to run.
-- 2 GB of memory and no file larger than nothing. It dies with its parent.
-- For each question it has so many seconds of processor time. The kernel counts them and ends the process with SIGPROF.
+- **No text is evaluated.** math-verify's reader of plain expressions ends in sympy's `parse_expr`, an `eval` behind a
+  tokenizer: all text goes through the LaTeX grammar instead, where `_number` replaces `sympy.Number(text)`, another
+  `eval`. Against what was overlooked, an audit hook refuses to compile text in this process, but for what libraries
+  write themselves: three modules that generate code, and whatever runs while a module is imported (sympy's units).
+- The hook also refuses sockets, new processes, and opening files for writing. It is no sandbox against machine code.
+- 2 GB of memory, no file larger than nothing, and for each question so many seconds of processor time, which the kernel
+  counts: it ends the process with SIGPROF. It dies with its parent.
 """
 
 import logging

@@ -10,8 +10,7 @@ r"""What kind of thing an answer is: consumes tidied LaTeX, produces a `Form` wh
     \text{Evelyn}, ABCD  Words: names and phrases. Small letters alone (wxyz) are a product, a minus sign is one
     12\text{ cm}, 7\%    Scalar, with its unit and percent sign set apart
 
-A form keeps its tidied text, for judges that read text. The functions at the end see equations and inequalities from
-several sides.
+A form keeps its tidied text, for judges that read text. The last functions rewrite equations and inequalities.
 """
 
 import functools

@@ -1,10 +1,9 @@
 """Reward managers: put the scores of a batch on its tokens (`reward_model.reward_manager`; docs/rewards.md).
 
-The built-in ones differ only in how the function is called: `prime` is `naive` with more processes and a longer time
-limit (`config/rules/scoring.py`); `dapo` is another name for `naive`, as `algorithm.overlong_buffer` works with every
-manager; a function that takes lists needs `takes_batches = True`. Of a class with `takes_results = True` the trainer
-calls `score`, drops the rows that could not be scored, writes the results of the others into the column `score_result`,
-and calls the manager with those rows; any other class is only called, with all rows, and computes its scores itself.
+`prime` is `naive` with more processes and a longer time limit (`config/rules/scoring.py`), `dapo` another name for it;
+a function that takes lists needs `takes_batches = True`. Of a class with `takes_results = True` the trainer calls
+`score`, drops the rows that could not be scored, writes the results of the others into the column `score_result`, and
+calls the manager with those rows; any other class is only called, with all rows, and computes its scores itself.
 """
 
 import inspect

@@ -1,6 +1,5 @@
 """The last `<answer>…</answer>` of a response: what the question and puzzle scorers read. The opening tag is the
-nearest one before the closing tag, so that a response may speak of `<answer>` before it gives one. Tags are in small
-letters.
+nearest one before the closing tag, so that a response may speak of `<answer>` before it gives one. Tags are lower-case.
 """
 
 OPEN, CLOSE = "<answer>", "</answer>"

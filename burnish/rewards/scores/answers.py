@@ -69,8 +69,7 @@ def last_box(text: str) -> Box | None:
 
 
 def stated(text: str, pattern: re.Pattern[str] = _STATED, start: int = 0) -> str | None:
-    """What follows the last "answer is" or "answer:" (or `pattern`): a box, the only formula, else the rest of the
-    sentence."""
+    """What follows the last "answer is" or "answer:" (or `pattern`): a box, the only formula, else the sentence."""
     at = max((match.end() for match in pattern.finditer(text, start)), default=None)
     if at is None:
         return None

@@ -1,6 +1,5 @@
 """Arithmetic (`burnish/arithmetic`, the quickstart's task): the last `answer: <integer>` must be the ground truth.
-Capitals do not matter; a number with a decimal part is not an integer and earns nothing. Integers are compared as
-digits.
+Capitals do not matter; a number with a decimal part earns nothing. Integers are compared as digits.
 """
 
 import re

@@ -97,11 +97,8 @@ def _not_a_puzzle(ground_truth: Any, why: str) -> ValueError:
 
 
 def solve(numbers: list[int], target: int) -> str | None:
-    """One way to write the target with each number used once, or None where there is none.
-
-    For each set of numbers, smaller sets first, all values that it can make are kept with one way to write each; those
-    of the whole set are not, for there only the target is asked for. Exact, as values are fractions.
-    """
+    """One way to write the target with each number used once, or None. For each set of numbers, smaller sets first, all
+    values that it can make are kept with one way to write each; those of the whole set are not. Exact: fractions."""
     whole = (1 << len(numbers)) - 1
     ways: dict[int, Ways] = {1 << i: {Fraction(number): str(number)} for i, number in enumerate(numbers)}
     if whole in ways:

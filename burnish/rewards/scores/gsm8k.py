@@ -3,13 +3,10 @@
 
 It agrees with the recorded scores of the field's usual scorer except where that one refuses a right answer or
 rewards none:
-- a full stop that ends the sentence is not part of the number (`#### 12.` is 12);
-- 18.00 is 18, .5 is 0.5 and 007 is 7;
-- a dollar sign or asterisks before the number are allowed (`#### $18`, `#### -$18`, `#### **18**`);
-- commas are part of a number where they part groups of three digits, in either method (`1,234` is 1234), and end it
-  elsewhere (`42,` is 42; `1,8` is 1 and then 8);
-- dots and commas without a digit are no number: they earn neither the score nor the format score, and do not hide an
-  earlier number;
+- `#### 12.` is 12, 18.00 is 18, .5 is 0.5 and 007 is 7; `#### $18`, `#### -$18` and `#### **18**` are read;
+- commas are part of a number between groups of three digits, in either method (`1,234` is 1234), and end it elsewhere
+  (`42,` is 42; `1,8` is 1 and then 8);
+- dots and commas without a digit are no number: they earn nothing, and do not hide an earlier number;
 - a number that the 300-character window would cut in two is left out rather than read by half.
 """
 

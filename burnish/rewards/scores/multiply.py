@@ -1,6 +1,5 @@
 """Multiplication: the last `<answer>…</answer>` must be the product, alone: `score` for the right one, `format_score`
-for another integer, 0 else (docs/qa-rewards.md). Numbers are compared as digits, so that one with very many costs
-nothing.
+for another integer, 0 else (docs/qa-rewards.md). Digits are compared: very many cost nothing.
 """
 
 import numbers

@@ -1,16 +1,14 @@
-"""Questions with short answers: the last `<answer>…</answer>` must be one of the row's right answers (docs/qa-
-rewards.md).
+"""Short answers: the last `<answer>…</answer>` must be one of the row's right answers (docs/qa-rewards.md).
 
 Both sides are normalised alike: the plain form of characters that Unicode has in several (NFKC), small letters, no
 punctuation, no a/an/the, single blanks. A right answer of which nothing is left by that ("The The", "A") is compared as
 it is written, ignoring case and blanks around it: else an empty answer would be right.
 
 How it differs from the scorers of the field, whose results the tests hold:
-- only what the policy wrote is read, so one answer is enough, and the example answer of a prompt is never taken;
-- the answer begins at the nearest opening tag;
-- punctuation is that of Unicode, not of ASCII alone, and characters have their plain form (“Hamlet” is Hamlet);
-- `subem` does not match inside words ("ater" in "theater");
-- a right answer that normalises to nothing is matched neither by an empty answer nor by containment;
+- only what the policy wrote is read, so one answer is enough, and the example answer of a prompt is never taken; the
+  answer begins at the nearest opening tag;
+- punctuation is Unicode's, and characters have their plain form (“Hamlet” is Hamlet);
+- `subem` does not match inside words ("ater" in "theater"), nor a right answer that normalises to nothing;
 - a row whose right answers are all blank is an error, and a target given as text is one answer, not its letters;
 - for the form, no assistant marker is looked for, special tokens do not invalidate (decoded text has none), and tags
   within a retrieved passage are not held against the policy.
@@ -144,25 +142,19 @@ def count_searches(text: str) -> int | None:
 
 def gold_answers(ground_truth: Any) -> list[str]:
     """The right answers: `{"target": …}` or the target itself, one text or several."""
-    target = ground_truth
+    target, where = ground_truth, f"reward_model.ground_truth={ground_truth!r}"
     if isinstance(target, Mapping):
         if target.get("target") is None:
-            raise ValueError(
-                f"reward_model.ground_truth={ground_truth!r}: it has no 'target', which is what qa_em reads"
-            )
+            raise ValueError(f"{where}: it has no 'target', which is what qa_em reads")
         target = target["target"]
     target = unboxed(target)  # tables hold lists as arrays
     several = target if isinstance(target, Sequence) and not isinstance(target, str | bytes) else [target]
     if any(isinstance(one, bool) or not isinstance(one, str | numbers.Integral) for one in several):
-        raise ValueError(
-            f"reward_model.ground_truth={ground_truth!r}: qa_em needs the right answer as text, or a list of texts "
-            '({"target": ["Paris", "City of Paris"]})'
-        )
+        example = '{"target": ["Paris", "City of Paris"]}'
+        raise ValueError(f"{where}: qa_em needs the right answer as text, or a list of texts ({example})")
     answers = [text for one in several if (text := str(one).strip())]
     if not answers:
-        raise ValueError(
-            f"reward_model.ground_truth={ground_truth!r}: no right answer in it; qa_em needs one with text"
-        )
+        raise ValueError(f"{where}: no right answer in it; qa_em needs one with text")
     return answers
 
 

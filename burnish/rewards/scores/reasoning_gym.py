@@ -1,6 +1,5 @@
 """Puzzles of the package reasoning-gym: the last `<answer>…</answer>` goes to the verifier of the row's task, which
-gives 0 to 1. Imported when the first response is scored; verifiers are not bounded in time, but the process that scores
-is.
+gives 0 to 1. Imported when the first response is scored; only the process that scores bounds a verifier's time.
 
 How it differs from the package: no answer scores 0 (some verifiers give 0.01), and reasoning_gym_guards.py says which
 answers are not handed over, because they would be run as Python, take for ever, or wrongly get full marks. A verifier
@@ -41,7 +40,7 @@ def compute_score(
 
 
 def reference(ground_truth: str | None, extra_info: Mapping[str, Any]) -> str:
-    """A right response: reasoning-gym's own answer. ValueError where a puzzle has many and the row holds none."""
+    """Reasoning-gym's own answer. ValueError where a puzzle has many and the row holds none."""
     _demand_text(ground_truth)
     if ground_truth is None:
         raise ValueError("the puzzle has many right answers, and the row holds none of them (ground_truth is None)")

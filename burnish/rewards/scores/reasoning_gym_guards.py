@@ -1,9 +1,7 @@
-"""What is looked at before a verifier of reasoning-gym (0.1.25) sees an answer, for the tasks where that is needed:
-`GUARDS` has a function (answer, entry) for each, False where the answer earns nothing without being asked about.
-Reasons:
+"""`GUARDS`: task → function (answer, entry), asked before a verifier of reasoning-gym (0.1.25) is; False: no point.
 
-- some run the answer as Python (`eval`, or sympy's parser, which is the same): only literals, sums and plain formulas
-  are handed to those, of the row's own texts too;
+- Some verifiers run the answer as Python (`eval`, or sympy's parser, which is the same): only literals, sums and plain
+  formulas are handed to those, of the row's own texts too;
 - some take as long as the answer asks for (`U99999999`, `1e999999999`): numbers are bounded;
 - some give full marks to wrong answers: any text at all (game_of_life_halting), other numbers than the given ones
   (puzzle24), the first digits of the right number (coin_flip), `nan` (complex_arithmetic), and the question itself as
@@ -92,20 +90,15 @@ def _is_more_than_first_digits(answer: str, entry: Entry) -> bool:
 
 
 GUARDS: dict[str, Callable[[str, Entry], bool]] = {
-    "binary_matrix": _is_known_or_literal,
-    "n_queens": _is_known_or_literal,
-    "spiral_matrix": _is_known_or_literal,
-    "string_insertion": _is_known_or_literal,
+    **dict.fromkeys(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), _is_known_or_literal),
     "countdown": lambda answer, entry: parse(answer) is not None,
     "puzzle24": _makes_24,
     "polynomial_multiplication": _is_polynomial,
-    "simple_integration": _is_integral,
-    "intermediate_integration": _is_integral,
+    **dict.fromkeys(("simple_integration", "intermediate_integration"), _is_integral),
     "bitwise_arithmetic": _of_a_plain_problem,
     "number_sorting": _of_a_plain_list,
     "coin_flip": _is_more_than_first_digits,
-    "rubiks_cube": lambda answer, entry: re.search("[0-9]{3}", answer) is None,
-    "rush_hour": lambda answer, entry: re.search("[0-9]{3}", answer) is None,
+    **dict.fromkeys(("rubiks_cube", "rush_hour"), lambda answer, entry: re.search("[0-9]{3}", answer) is None),
     "complex_arithmetic": lambda answer, entry: "nan" not in answer.lower(),
     "game_of_life_halting": lambda answer, entry: answer.lower() == str(entry["answer"]).strip().lower(),
 }
@@ -128,11 +121,8 @@ def _is_literal(text: Any) -> bool:
 
 
 def is_formula(text: str) -> bool:
-    """Whether the text is a plain formula, which a computer algebra system may parse: sympy's parser runs it as Python.
-
-    Let through is what can do no harm and costs little: numbers without exponents of ten, one-letter names, `pi`,
-    elementary functions, + - * / ** and brackets, with small exponents. Nothing is run to find out.
-    """
+    """Whether sympy's parser, which runs text as Python, may have it: numbers without exponents of ten, `pi`, names of
+    one letter, elementary functions, + - * / ** and brackets, with small exponents. Nothing is run to find out."""
     if len(text) > LONGEST or not _ALLOWED.fullmatch(text) or _IN_A_NUMBER.search(text):
         return False
     tree = expression(text.strip())

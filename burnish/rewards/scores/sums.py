@@ -1,7 +1,6 @@
 """Sums as text: numbers joined by + - * / and brackets, read without running anything. `parse` gives a tree of Python's
 own grammar with only these and one minus sign before a number or a bracket; values are exact fractions. Length and
-depth are bounded; how big a value can grow is the caller's to bound, by a look at the numbers before it asks for the
-value.
+depth are bounded; how big a value can grow is the caller's to bound, by the numbers, before it asks for it.
 """
 
 import ast

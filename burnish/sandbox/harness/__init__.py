@@ -49,8 +49,9 @@ class HarnessJob:
         lines = [line for line in outcome.stdout.split("\n")[:-1] if line.startswith(self.nonce + " ")]
         facts = [json.loads(line.partition(" ")[2]) for line in lines]
         if not facts or "ready" not in facts[0]:
-            told = facts[0]["broken"] if facts else f"{outcome.status}, {outcome.stderr.strip()[-500:] or 'no output'}"
-            return HarnessVerdict(broken=f"the test harness could not start: {told}")
+            ending = f"{outcome.status}, {outcome.stderr.strip()[-500:] or 'no output'}"
+            reason = facts[0]["broken"] if facts else ending
+            return HarnessVerdict(broken=f"the test harness could not start: {reason}")
         tests = [fact for fact in facts if "test" in fact]
         ended = "ended" not in facts[-1] or facts[-1]["ended"]
         why = next((fact["why"] for fact in tests if not fact["passed"]), "")
@@ -59,11 +60,8 @@ class HarnessJob:
 
 @functools.cache
 def harness_source() -> str:
-    """The parts as one program: each becomes a module under its own name, and the last is run.
-
-    A Python of this very version takes them as compiled here, which is a good part of the time that a short test takes;
-    another one compiles their text.
-    """
+    """The parts as one program: each becomes a module under its own name, and the last is run. A Python of this version
+    takes them as compiled here, a good part of the time of a short test; another one compiles their text."""
     here = Path(__file__).parent
     texts = {f"{__name__}.{part}": (here / f"{part}.py").read_text(encoding="utf-8") for part in PARTS}
     compiled = marshal.dumps({name: compile(text, name, "exec", dont_inherit=True) for name, text in texts.items()})

@@ -1,8 +1,7 @@
 """The candidate's process: runs the solution and lets the tester use what it defines.
 
 Forked before the tester has read anything, so that there is nothing here to find out: no test, no expected value, no
-nonce, no way to standard output. What it answers is the solution's own claim and is not trusted. Runs
-inside the sandbox.
+nonce, no way to standard output. What it answers is the solution's own claim, not trusted. Runs inside the sandbox.
 """
 
 from __future__ import annotations

@@ -109,12 +109,6 @@ class Handle:
             raise AttributeError(name)  # protocols, such as numpy's, by which an object says where its memory is
         return _of(self, "solution").call("getattr", self, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        _of(self, "solution").call("setattr", self, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        _of(self, "solution").call("delattr", self, name)
-
     def __instancecheck__(self, instance: Any) -> Any:
         return type(instance) is Handle and _of(self, "solution").call("isinstance", instance, self)
 
@@ -153,7 +147,7 @@ def _with_another(operation: str) -> Callable[..., Any]:
     return method
 
 
-for _operation in ALONE:
+for _operation in (*ALONE, "setattr", "delattr"):
     setattr(Handle, f"__{_operation}__", _alone(_operation))
 for _operation in WITH_ANOTHER:
     setattr(Handle, f"__{_operation}__", _with_another(_operation))

@@ -84,7 +84,7 @@ def test_all(job: dict[str, Any], solution: Solution, report: Report) -> None:
         solution.ask("load", job["solution"], job["usual_names"])
         problem = None
     except BaseException as error:  # noqa: BLE001  whatever the solution raises, or that it ended itself
-        problem = f"the solution does not load: {told(error)}"
+        problem = f"the solution does not load: {described(error)}"
     failed = False
     for number, test in enumerate(job["tests"]):
         why = problem or failure_of(test, solution)
@@ -101,7 +101,7 @@ def failure_of(test: dict[str, Any], solution: Solution) -> str | None:
         else:
             run_call(test, solution)
     except BaseException as error:  # noqa: BLE001  a test fails by raising, whatever it is
-        return told(error, test.get("program", ""))
+        return described(error, test.get("program", ""))
     return ENDED if solution.gone else None
 
 
@@ -140,7 +140,7 @@ def same_value(got: Any, expected: Any) -> bool:
     return type(got) in (bool, int, str, type(None)) and bool(got == expected)
 
 
-def told(error: BaseException, program: str = "") -> str:
+def described(error: BaseException, program: str = "") -> str:
     """An exception in a line, with the line of the test where it came up."""
     try:
         text = ENDED if isinstance(error, Gone) else f"{type(error).__name__}: {error}".rstrip(": ")

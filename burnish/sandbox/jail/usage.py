@@ -50,17 +50,17 @@ class Usage:
     def look(self, now: float) -> None:
         """`now`: by the clock."""
         alive: dict[int, _Task] = {}
-        self.memory, told, passed = 0, 0.0, now - self._looked
+        self.memory, counted, passed = 0, 0.0, now - self._looked
         for process in self._walk():
-            told += process.computed_by_ended_children
+            counted += process.computed_by_ended_children
             if process.pid != self.first:
-                told += process.computed
+                counted += process.computed
                 self.memory += process.memory
                 alive.update((task, self._schedule(process, task, passed)) for task in process.tasks)
         more = [task.less(self._alive.get(number, _Task())) for number, task in alive.items()]
         computed, queued = sum(task.computed for task in more), sum(task.queued for task in more)
         self._seen = _Task(self._seen.computed + computed, self._seen.queued + queued)
-        before, self.computed = self.computed, max(self.computed, told, self._seen.computed)
+        before, self.computed = self.computed, max(self.computed, counted, self._seen.computed)
         unseen = max(self.computed - before - computed, 0.0)
         if self._seen.computed:
             queued += unseen * max(self._seen.queued, 0.0) / self._seen.computed

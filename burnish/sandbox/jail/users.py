@@ -1,5 +1,4 @@
-"""Who a program is, and how many processes the kernel lets it have. Inside it is always user 1000, alone in a
-separate user namespace.
+"""Who a program is, and how many processes the kernel lets it have. Inside it is user 1000, alone in a user namespace.
 
 Outside that is `nobody` where the supervisor is root and may choose, so that no file is the program's own. Otherwise it
 is the user who trains, whose files the program does not see (view.py). It is never root: the kernel does not count
