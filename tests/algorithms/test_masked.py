@@ -26,7 +26,9 @@ def test_golden(case):
     assert_close(masked_mean(values, mask), want["masked_mean"])
     assert_close(masked_mean(values, mask, dim=-1), want["masked_mean_axis-1"])
     assert_close(masked_var(values, mask), want["masked_var_unbiased"])
+    assert_close(masked_var(values, mask, unbiased=False), want["masked_var_biased"])
     assert_close(masked_whiten(values, mask), want["masked_whiten"])
+    assert_close(masked_whiten(values, mask, shift_mean=False), want["masked_whiten_keep_mean"])
 
 
 def test_empty_rows_and_values_that_hardly_differ():
