@@ -5,9 +5,8 @@
     meta_info         run facts such as the temperature, or metrics; never a hidden argument
 
 Methods give a new DataProto whose tensors may share memory with the old one, except `pop`, `rename`, `union`,
-`reorder`, `padding` and `to`, which change the object they are called on. A mistake in a call (a missing column, other
-lengths) is a KeyError, ValueError or TypeError that names the column. Only files have typed errors: DataError for a
-column that has no JSON form, CheckpointError for a file that cannot be written or read.
+`reorder`, `padding` and `to`, which change the object they are called on. A mistake in a call is a KeyError, ValueError
+or TypeError that names the column; only files have typed errors (DataError, CheckpointError).
 """
 
 import contextlib
@@ -269,17 +268,15 @@ class DataProto:
 
     def reorder(self, indices: Rows) -> None:
         """Put this batch's rows into another order, in place."""
-        self._become(self.select_idxs(indices))
+        other = self.select_idxs(indices)
+        self.batch, self.non_tensor_batch = other.batch, other.non_tensor_batch
 
     def padding(self, padding_size: int, padding_candidate: str = "") -> None:
         """Append `padding_size` copies of the "first" row, or else of the last, in place."""
         if padding_size and not len(self):
             raise ValueError("an empty batch has no row to pad with")
         row = 0 if padding_candidate == "first" else len(self) - 1
-        self._become(self.select_idxs([*range(len(self)), *[row] * padding_size]))
-
-    def _become(self, other: "DataProto") -> None:
-        self.batch, self.non_tensor_batch = other.batch, other.non_tensor_batch
+        self.reorder([*range(len(self)), *[row] * padding_size])
 
     def make_iterator(
         self, mini_batch_size: int, epochs: int, shuffle: bool = False, seed: int | None = None
@@ -389,9 +386,6 @@ def join_metrics(metrics: Iterable[Mapping[str, Any] | Sequence[Mapping[str, Any
     return joined
 
 
-# --- columns: their kind, their names, whether two agree ---
-
-
 def _kind(value: object) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
@@ -460,9 +454,6 @@ def _aligned(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
                     f"{tuple(first.shape)} in batch 0; bring both to one dtype and width first"
                 )
     return {name: [part[name] for part in parts] for name in parts[0]}
-
-
-# --- files ---
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -42,9 +42,7 @@ class PackedBackbone:
         if self.ulysses is not None:
             ids, positions, sequences = self.ulysses.slice_of(ids, positions, sequences)
             context["ulysses"] = self.ulysses
-        hidden = self.backbone(**line_inputs(ids, positions), packed=sequences, **context).last_hidden_state
-        states: Tensor = hidden[0]
-        return states
+        return self.backbone(**line_inputs(ids, positions), packed=sequences, **context).last_hidden_state[0]
 
 
 class PaddedBackbone:
@@ -57,11 +55,8 @@ class PaddedBackbone:
         rows = ids.new_zeros(real.shape)  # padding is masked, so its id means nothing; every vocabulary has a 0
         rows[real] = ids
         places = torch.arange(sequences.longest, device=ids.device).expand_as(rows)
-        hidden = self.backbone(
-            input_ids=rows, attention_mask=real.long(), position_ids=places, use_cache=False
-        ).last_hidden_state  # (B, L, C)
-        states: Tensor = hidden[real]
-        return states
+        outputs = self.backbone(input_ids=rows, attention_mask=real.long(), position_ids=places, use_cache=False)
+        return outputs.last_hidden_state[real]  # (B, L, C) → (T, C)
 
 
 def backbone_for(
@@ -103,8 +98,7 @@ def backbone_for(
 class FusedBackbone:
     """`FusedBackbone(backbone)(ids, positions, sequences)`: hidden states (T, C) after the last norm.
 
-    It takes the backbones that have no `llama.problem`. Gradient checkpointing follows the module: where it is on and
-    the module trains, a layer keeps its input alone and runs again in the backward pass.
+    It takes the backbones that have no `llama.problem`. Gradient checkpointing follows the module.
     """
 
     def __init__(self, backbone: "PreTrainedModel") -> None:

@@ -1,8 +1,7 @@
 """From the path of a model, as a user wrote it, to a folder on this machine, with clear errors; imports no torch.
 
 A path is a model folder, a `global_step_N` (or the run folder that holds them), a hub id, or `hdfs://…`, which is
-copied first. The result holds a config.json and, unless only the facts are wanted, weights. `check_whole` compares a
-checkpoint with its manifest; `fingerprint` recognises a model again.
+copied first.
 """
 
 import functools
@@ -86,8 +85,7 @@ def _warn_once(message: str) -> None:
 def fingerprint(path: str | Path) -> str:
     """A hash of the weight files' names, sizes and ends; the same wherever the folder is.
 
-    A run keeps that of the model it started from, because its reference policy is that model: a resumed run that finds
-    another one there would be another run.
+    A run keeps that of the model it started from, which is its reference policy: a resumed run must find the same.
     """
     folder = resolve_path(path)
     digest = hashlib.sha256()
@@ -266,15 +264,14 @@ def _copied_from_hdfs(address: str) -> Path:
         )
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     cache.mkdir(parents=True, exist_ok=True)
+    get = [command, "dfs", "-get", address, str(partial)]
     try:
-        done = subprocess.run(
-            [command, "dfs", "-get", address, str(partial)], capture_output=True, text=True, timeout=HDFS_DEADLINE_S
-        )
-    except subprocess.TimeoutExpired as error:
+        done = subprocess.run(get, capture_output=True, text=True, timeout=HDFS_DEADLINE_S)
+        problem = f"failed: {done.stderr.strip()}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        problem = f"did not end within {HDFS_DEADLINE_S} s"
+    if problem:
         shutil.rmtree(partial, ignore_errors=True)
-        raise ModelError(f"the model path {address}: `hdfs dfs -get` did not end within {HDFS_DEADLINE_S} s") from error
-    if done.returncode != 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise ModelError(f"the model path {address}: `hdfs dfs -get` failed: {done.stderr.strip()}")
+        raise ModelError(f"the model path {address}: `hdfs dfs -get` {problem}")
     partial.rename(target)
     return target

@@ -123,8 +123,8 @@ def load_value_model(
 
 
 def _adopt_head(folder: Path, loaded: LoadedModel) -> list[str]:
-    """Use the head of a reward model where the classifier of tokens has another name for it (GPT-2's `score` becomes
-    its `classifier`); returns the weights that are still missing."""
+    """Use a reward model's head under the name that it has here (GPT-2's `score`, `classifier`); returns what still
+    is missing."""
     from safetensors import safe_open
 
     wanted = [name for name in loaded.missing if name in HEADS]

@@ -154,8 +154,7 @@ def adapter_settings(module: "PreTrainedModel") -> dict[str, Any]:
     names = ("use_rslora", "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern")
     targets = config.target_modules if isinstance(config.target_modules, str) else sorted(config.target_modules)
     settings = {"lora_rank": config.r, "lora_alpha": config.lora_alpha, "target_modules": targets}
-    as_read: dict[str, Any] = json.loads(json.dumps(settings | {name: getattr(config, name) for name in names}))
-    return as_read
+    return json.loads(json.dumps(settings | {name: getattr(config, name) for name in names}))
 
 
 def lora_of(linear: nn.Module) -> tuple[nn.Linear, list[tuple[Tensor, Tensor, float]]] | None:
@@ -205,16 +204,11 @@ def _targets(module: "PreTrainedModel", wanted: list[str], excluded: list[str]) 
     chosen = set(linear) if [name.lower() for name in wanted] == [ALL_LINEAR] else set()
     for name in wanted if not chosen else ():
         found = {layer for layer in linear if _ends_with(layer, name)}
-        if not found and any(_ends_with(other, name) for other, _ in module.named_modules()):
-            raise ConfigError(
-                f"model.target_modules: {name} of {kind} takes no adapter here; the linear layers that do are {there}, "
-                f"or all of them: {ALL_LINEAR}"
-            )
         if not found:
-            raise ConfigError(
-                f"model.target_modules: {kind} has no linear layer {name} that an adapter could be put on; it has "
-                f"{there}, or all of them: {ALL_LINEAR}"
-            )
+            problem = f"{kind} has no linear layer {name} that an adapter could be put on; it has"
+            if any(_ends_with(other, name) for other, _ in module.named_modules()):
+                problem = f"{name} of {kind} takes no adapter here; the linear layers that do are"
+            raise ConfigError(f"model.target_modules: {problem} {there}, or all of them: {ALL_LINEAR}")
         chosen |= found
     for name in excluded:
         if not any(_ends_with(other, name) for other, _ in module.named_modules()):
@@ -228,7 +222,7 @@ def _targets(module: "PreTrainedModel", wanted: list[str], excluded: list[str]) 
 
 
 def _ends_with(name: str, end: str) -> bool:
-    return name == end or name.endswith(f".{end}")
+    return f".{name}".endswith(f".{end}")
 
 
 def _linear_names(module: "PreTrainedModel") -> list[str]:

@@ -22,11 +22,8 @@ PADDING = 1.25  # longest row of a group over its shortest
 
 @dataclass
 class LayerKV:
-    """One layer's share of the KV pool. Its tensors are exchanged when the pool is freed and made again.
-
-    The kernels take the places of keys and values from `addresses`, not from their tensors: a captured CUDA graph
-    then works with a new pool as soon as the new addresses are written there.
-    """
+    """One layer's share of the KV pool. Its tensors are exchanged when the pool is freed and made again: kernels go by
+    `addresses`, so that a captured CUDA graph works with the new ones."""
 
     keys: Tensor  # (N, S, Hkv, D)
     values: Tensor  # (N, S, Hkv, D)

@@ -141,8 +141,7 @@ class Tracker:
         """
         failures: list[Exception] = []
         closers: list[tuple[str, Callable[[], None]]] = [("the samples to be written", self.folder.flush)]
-        for backend in self._backends:
-            closers.append((f"{type(backend).__name__} to close", partial(backend.close, failed)))
+        closers += [(f"{type(one).__name__} to close", partial(one.close, failed)) for one in self._backends]
         for what, close in closers:
             try:
                 with waiting("logger", "the tracker", what, LOGGER_S, report_only=True):
