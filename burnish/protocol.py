@@ -198,10 +198,8 @@ class DataProto:
         return self
 
     def union(self, other: "DataProto") -> Self:
-        """Add the columns and facts of `other` to this batch; gives the batch itself.
-
-        What both have must be the same (NaN equals NaN); on a conflict nothing is changed.
-        """
+        """Add the columns and facts of `other` to this batch; gives the batch itself. What both have must be the same
+        (NaN equals NaN); on a conflict nothing is changed."""
         if self.has_columns() and other.has_columns() and len(self) != len(other):
             raise ValueError(f"union of {len(self)} rows with {len(other)} rows")
         mine, theirs = self._tensors(), other._tensors()
@@ -361,10 +359,8 @@ class DataProto:
 
 
 def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataProto, int]:
-    """Append rows from the start, over and over, until B is divisible; gives the longer batch and how many were added.
-
-    The copies are plain duplicates. Whoever trains on the result masks them (the controller's dispatch does).
-    """
+    """Append rows from the start, over and over, until B is divisible; gives the longer batch and how many were added,
+    which whoever trains on it masks (the controller's dispatch does)."""
     pad_size = -len(data) % size_divisor
     if pad_size == 0:
         return data, 0

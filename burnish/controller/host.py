@@ -78,8 +78,7 @@ class WorkerHost:
         return self._address
 
     async def run(self, number: int, what: str, job: str, parts: list[Any], answers: bool) -> WorkerReply:
-        """Run a job (below) when it is the turn of this number. `parts`: its packed arguments, some by reference;
-        `answers`: whether its result is wanted."""
+        """Run a job (below) when it is the turn of this number. `parts`: its packed arguments, some by reference."""
         async with self._turns:
             await self._turns.wait_for(lambda: self._turn == number)
             try:

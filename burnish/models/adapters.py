@@ -86,10 +86,8 @@ def read_adapter(folder: Path) -> Adapter:
 
 
 def initial_adapter(model: ModelConfig) -> Adapter | None:
-    """The adapter in `lora_adapter_path` that training starts from, or None; `lora_rank` is its own, or 0.
-
-    The path is the folder of an adapter, a `global_step_N` of a LoRA run or the run itself, or a hub id.
-    """
+    """The adapter that training starts from, or None. `lora_adapter_path` is the folder of an adapter, a
+    `global_step_N` of a LoRA run or the run itself, or a hub id."""
     if model.lora_adapter_path is None:
         return None
     folder = local_folder(model.lora_adapter_path)

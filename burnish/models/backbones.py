@@ -63,10 +63,7 @@ def backbone_for(
     module: "PreTrainedModel", config: ModelConfig, *, by_layers: bool = False, ulysses: Ulysses | None = None
 ) -> tuple[Backbone, str | None]:
     """The way through `module` that the keys ask for and the model takes, and why it is not packed where it is not.
-
-    With `by_layers` each layer is called separately, because its weights are whole only then. Processes can share lines
-    alone (`ulysses`, which needs `by_layers`), so a model that takes none is a ConfigError.
-    """
+    With `by_layers`, which `ulysses` needs, each layer is called separately: its weights are whole only then."""
     backbone, embeddings = module.get_decoder(), module.get_input_embeddings()
     if getattr(embeddings, "padding_idx", None) is not None:
         # transformers gives no gradient to the row of the padding token, which often is the end of sequence as well.
@@ -96,10 +93,7 @@ def backbone_for(
 
 
 class FusedBackbone:
-    """`FusedBackbone(backbone)(ids, positions, sequences)`: hidden states (T, C) after the last norm.
-
-    It takes the backbones that have no `llama.problem`. Gradient checkpointing follows the module.
-    """
+    """Hidden states (T, C) after the last norm, of a backbone without a `llama.problem`, and checkpoints as it."""
 
     def __init__(self, backbone: "PreTrainedModel") -> None:
         self.backbone = backbone

@@ -41,10 +41,7 @@ GLANCE = 2**20  # bytes that a fingerprint reads at either end of a file
 
 
 def resolve_path(path: str | Path, *, weights: bool = True, revision: str | None = None) -> Path:
-    """The local folder behind `path`. With `weights=False` a folder with only a configuration will do.
-
-    `revision` is the branch, tag or commit of a hub id; a folder has none.
-    """
+    """The local folder behind `path`, of a hub id at `revision`; with `weights=False` a configuration will do."""
     folder = local_folder(path, weights=weights, revision=revision)
     if not (folder / "config.json").is_file():  # a run folder names its newest checkpoint
         folder = newest_checkpoint(folder) or folder
@@ -188,16 +185,13 @@ def check_model(folder: Path, text: str, *, weights: bool = True) -> None:
             f"{where}: a LoRA adapter, not a whole model; merge it into its base with "
             f"`burnish export {text} --out FOLDER` and name that folder"
         )
-    if not (folder / "config.json").is_file() and any((folder / name).is_file() for name in LEFT_BY_A_RUN):
-        raise ModelError(
-            f"{where}: a run folder without a checkpoint; name a run that has saved one (trainer.save_freq), "
-            "or a model folder"
-        )
     if not (folder / "config.json").is_file():
-        raise ModelError(
-            f"{where}: no config.json; the model path must name a Hugging Face model folder, a checkpoint or a run"
-            f"{_there(folder)}"
-        )
+        what = "no config.json; the model path must name a Hugging Face model folder, a checkpoint or a run"
+        what += _there(folder)
+        if any((folder / name).is_file() for name in LEFT_BY_A_RUN):
+            what = "a run folder without a checkpoint; name a run that has saved one (trainer.save_freq), or a model "
+            what += "folder"
+        raise ModelError(f"{where}: {what}")
     if not weights or any(folder.glob("pytorch_model*.bin")):
         return
     files = safetensors_files(folder)

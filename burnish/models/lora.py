@@ -122,10 +122,8 @@ def adapter_off(module: nn.Module) -> Iterator[None]:
 
 
 def adapter_writer(module: "PreTrainedModel", hosted: Callable[[Tensor], Tensor]) -> Callable[[Path], None]:
-    """Writes the adapter, with the head where it trains, so that `PeftModel.from_pretrained(base, folder)` reads it.
-
-    It may be called later, and writes the weights of now if `hosted`, which brings a tensor to the host, copies it.
-    """
+    """Writes the adapter, with the head where it trains, so that peft reads it: when it is called, the weights of now
+    if `hosted`, which brings a tensor to the host, copies it."""
     config: Any = copy.deepcopy(module.peft_config[NAME])
     config.base_model_name_or_path = _full_path(config.base_model_name_or_path)
     if not isinstance(config.target_modules, str):
@@ -261,10 +259,8 @@ def _other_kind(adapter: Adapter, what: str) -> NotAvailable:
 
 
 def _fill(adapter: Adapter, module: nn.Module, linear: set[str], heads: set[str]) -> None:
-    """Load the weights of the adapter's file, each of which must have its place. A head that it has not got stays.
-
-    NotAvailable unless every layer is plain LoRA on one of the `linear` layers.
-    """
+    """Load the weights of the adapter's file, each of which must have its place; a head that it has not got stays.
+    NotAvailable unless every layer is plain LoRA on one of the `linear` layers."""
     from peft.tuners.lora import Linear
 
     for name, layer in _layers(module).items():

@@ -28,10 +28,8 @@ class Ulysses:
         self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
 
     def slice_of(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Sequences]:
-        """Ids and positions (T/k,) of this process's slice, and the sequences of the whole line.
-
-        A line that does not divide is filled up by one more sequence, which nobody reads.
-        """
+        """Ids and positions (T/k,) of this process's slice, and the sequences of the whole line. One that does not
+        divide is filled up by one more sequence, which nobody reads."""
         missing = -len(ids) % self.size
         if missing:
             ids = F.pad(ids, (0, missing))

@@ -150,11 +150,8 @@ def _groups(spans: list[int], width: int) -> Iterator[list[int]]:
 
 
 def _padded(tables: Tensor, ends: Tensor, counts: Tensor, longest: int, block: int) -> tuple[Tensor, Tensor]:
-    """Slots (b * L,) of the last `counts` (b,) positions before `ends`, and 0 or -inf (b, L) for real and padding.
-
-    Padding repeats a row's own last token, so that nothing of another sequence is read: a NaN there would pass
-    through a mask.
-    """
+    """Slots (b * L,) of the last `counts` (b,) positions before `ends`, and 0 or -inf (b, L) for real and padding,
+    which repeats a row's own last token: a NaN of another sequence would pass through a mask."""
     steps = torch.arange(longest)
     positions = torch.minimum(steps + (ends - counts)[:, None], ends[:, None] - 1)  # (b, L)
     slots = (tables.gather(1, positions // block) * block + positions % block).flatten()

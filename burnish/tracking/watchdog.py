@@ -100,8 +100,7 @@ class Watchdog:
             thread.start()
 
     def stop(self, state: str = "done") -> None:
-        """End, with a last status that says how the run ended: done, failed or stopped (as by Ctrl-C). Nothing where it
-        has not begun."""
+        """End, with a last status: done, failed or stopped (as by Ctrl-C). Nothing where it has not begun."""
         if not self._threads:
             return
         self._end = state
