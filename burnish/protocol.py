@@ -56,8 +56,6 @@ class DataProto:
             if len(column) != len(self):
                 raise ValueError(f"column {name!r} has {len(column)} rows where the others have {len(self)}")
 
-    # --- making one, and taking it apart ---
-
     @classmethod
     def from_dict(
         cls,
@@ -114,8 +112,6 @@ class DataProto:
             whole.set_non_tensor(name, value)
         return whole
 
-    # --- looking at it ---
-
     def __len__(self) -> int:
         """The number of rows, B; 0 where there is no column."""
         if self.batch is not None:
@@ -150,8 +146,6 @@ class DataProto:
     def has_columns(self) -> bool:
         """Whether there is any column; without one, B is 0 and says nothing."""
         return self.batch is not None or bool(self.non_tensor_batch)
-
-    # --- choosing columns ---
 
     def select(
         self,
@@ -210,8 +204,6 @@ class DataProto:
         self.non_tensor_batch = {**self.non_tensor_batch, **other.non_tensor_batch}
         self.meta_info = {**self.meta_info, **other.meta_info}
         return self
-
-    # --- choosing rows ---
 
     def select_idxs(self, idxs: Rows) -> "DataProto":
         """The rows with these numbers, in this order, or the rows where a mask of length B is true."""
@@ -298,8 +290,6 @@ class DataProto:
                     yield self.select_idxs(part)
 
         return mini_batches()
-
-    # --- joining and moving ---
 
     @staticmethod
     def concat(data: Sequence["DataProto"]) -> "DataProto":

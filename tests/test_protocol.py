@@ -342,8 +342,6 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, batch, monkeypatch):
     assert len(DataProto.load_from_disk(path)) == 4
 
 
-# --- laws ---
-
 few = settings(max_examples=40, deadline=None)
 
 

@@ -174,9 +174,6 @@ def test_tokenizers(tiny_model, folder, caplog):
         load_tokenizer(folder)
 
 
-# Reward models
-
-
 @pytest.fixture
 def write_classifier(tiny_model, tmp_path):
     """A random classifier as transformers saves it."""
