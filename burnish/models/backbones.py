@@ -93,7 +93,8 @@ def backbone_for(
 
 
 class FusedBackbone:
-    """Hidden states (T, C) after the last norm, of a backbone without a `llama.problem`, and checkpoints as it."""
+    """Hidden states (T, C) after the last norm, of a backbone without a `llama.problem`. Gradient checkpointing follows
+    the module: where it is on and the module trains, layers run again in the backward pass."""
 
     def __init__(self, backbone: "PreTrainedModel") -> None:
         self.backbone = backbone

@@ -186,11 +186,11 @@ def check_model(folder: Path, text: str, *, weights: bool = True) -> None:
             f"`burnish export {text} --out FOLDER` and name that folder"
         )
     if not (folder / "config.json").is_file():
-        what = "no config.json; the model path must name a Hugging Face model folder, a checkpoint or a run"
-        what += _there(folder)
+        instead = "the model path must name a Hugging Face model folder, a checkpoint or a run"
+        what = f"no config.json; {instead}{_there(folder)}"
         if any((folder / name).is_file() for name in LEFT_BY_A_RUN):
-            what = "a run folder without a checkpoint; name a run that has saved one (trainer.save_freq), or a model "
-            what += "folder"
+            instead = "name a run that has saved one (trainer.save_freq), or a model folder"
+            what = f"a run folder without a checkpoint; {instead}"
         raise ModelError(f"{where}: {what}")
     if not weights or any(folder.glob("pytorch_model*.bin")):
         return
