@@ -314,10 +314,8 @@ class DataProto:
         return self
 
     def save_to_disk(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all. Object columns and facts must have a JSON form.
-
-        Tuples, numpy arrays and dicts with other keys than strings come back as they were; numpy scalars as Python's.
-        """
+        """Write one safetensors file, whole or not at all. Object columns and facts must have a JSON form: tuples,
+        numpy arrays and dicts with other keys than strings come back as they were, numpy scalars as Python's."""
         rest = {
             "rows": len(self) if self.batch is not None else None,
             "batch": list(self._tensors()),  # in their order, which safetensors does not keep

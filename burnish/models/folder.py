@@ -97,10 +97,8 @@ def fingerprint(path: str | Path) -> str:
 
 
 def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> None:
-    """CheckpointError unless every file of the manifest is there with its size; `instead` is the other way out.
-
-    With `part`, a folder of it, only the model's files in there are checked, and the manifest must name some.
-    """
+    """CheckpointError unless every file of the manifest is there with its size; `instead` is the other way out. With
+    `part`, a folder of it, only the model's files in there are checked, and the manifest must name some."""
     try:
         listed = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         files = {checkpoint / name: size for name, size in listed.items()}

@@ -151,11 +151,9 @@ def load_reward_model(
     new_head_seed: int | None = None,
     dtype: str | None = None,
 ) -> "PreTrainedModel":
-    """A classifier of sequences, or of tokens, with one label, which gives a conversation its score.
-
-    `new_head_seed` is for training: a folder without a head, such as a language model, gets a new one drawn from it,
-    and one that names no padding token gets `pad_token_id`. Otherwise a missing head or several labels are an error.
-    """
+    """A classifier of sequences, or of tokens, with one label, which gives a conversation its score. For training,
+    `new_head_seed` draws a head for a folder without one, and one that names no padding token gets `pad_token_id`.
+    Otherwise a missing head or several labels are an error."""
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     folder = resolve_path(path)

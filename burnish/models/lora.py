@@ -60,10 +60,7 @@ def has_adapter(module: nn.Module) -> bool:
 
 def add_adapter(module: "PreTrainedModel", model_config: ModelConfig, *, seed: int) -> None:
     """Put the adapter of `model_config` into `module` and freeze the rest, but for the head of a value or reward model.
-
-    A new adapter changes nothing yet: B is 0, A is drawn from `seed`. With `lora_adapter_path` it is that one, in the
-    type of the module's weights.
-    """
+    A new adapter changes nothing yet: B is 0, A is drawn from `seed`. A given one gets the module's type."""
     need_peft()
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -102,11 +99,8 @@ def add_adapter(module: "PreTrainedModel", model_config: ModelConfig, *, seed: i
 
 @contextmanager
 def adapter_off(module: nn.Module) -> Iterator[None]:
-    """Inside, the module computes what its base does; one without an adapter is its own base.
-
-    Afterwards what was on is on again, and what required gradients requires them. Not for a value or reward model,
-    whose head is trained without a copy.
-    """
+    """Inside, the module computes what its base does; afterwards what was on is on again, and what required gradients
+    requires them. Not for a value or reward model, whose head is trained without a copy."""
     layers = _layers(module)
     were_on = [not layer.disable_adapters for layer in layers.values()]
     gradients = [(p, p.requires_grad) for layer in layers.values() for p in layer.parameters()]

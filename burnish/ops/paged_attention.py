@@ -65,11 +65,8 @@ def store_torch(kv: LayerKV, slots: Tensor, key: Tensor, value: Tensor) -> None:
 def paged_attention(
     query: Tensor, kv: LayerKV, where: Paged, *, scale: float, window: int | None = None, softcap: float | None = None
 ) -> Tensor:
-    """Attention output (T, H, D) of `query` (T, H, D) over the stored keys and values of each token's own sequence.
-
-    The token at position p attends to positions max(0, p - window + 1) .. p. With `softcap` a score s becomes
-    softcap * tanh(s / softcap).
-    """
+    """Attention output (T, H, D) of `query` (T, H, D) over the stored keys and values of each token's own sequence, of
+    position p to max(0, p - window + 1) .. p. With `softcap` a score s becomes softcap * tanh(s / softcap)."""
     if query.is_cuda:
         from burnish.ops.triton.paged_attention import paged_attention as launch
 

@@ -20,9 +20,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 
 def add_rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Norm of the rows of `x + residual` (T, C) times `weight` (C,), and that sum; without `residual`, of `x` itself.
-
-    Differentiable in `x`, `weight` and `residual`, from the gradients of both results.
-    """
+    Differentiable in `x`, `weight` and `residual`, from the gradients of both results."""
     if x.is_cuda:
         from burnish.ops.triton.rms_norm import AddRmsNorm
 
