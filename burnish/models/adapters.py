@@ -139,8 +139,8 @@ def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
 
 def merge(model: "PeftModel", adapter: Adapter) -> "PreTrainedModel":
     """The base with the adapter added to its weights; embeddings stay tied unless the adapter changes one of them.
-    Linear layers and embeddings are merged one by one in float32, where each must compute what it did unmerged. Layers of
-    other kinds, which peft merges as they are, show in the output of the model."""
+    Linear layers and embeddings are merged one by one in float32, where each must compute what it did unmerged.
+    Layers of other kinds, which peft merges as they are, show in the output of the model."""
     import torch
     from peft.tuners.lora import Embedding, Linear
 
