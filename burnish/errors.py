@@ -1,9 +1,8 @@
 """The whole error model on one screen.
 
-Everything burnish raises on purpose is a `BurnishError`. A `UserError` is something the user can fix by changing
-what they typed or brought: the command line prints it without a traceback and exits with 2. Any other error exits
-with 1. A failing sample (a reward function that raises, a tool that hangs) is data, not an error, until too many
-fail: then the step raises one of the run-time errors below with the collected causes.
+A `UserError` is something the user can fix by changing what they typed or brought: the command line prints it without a
+traceback and exits with 2. Any other error exits with 1. A failing sample (a reward function that raises, a tool that
+hangs) is data, until too many fail: then the step raises one of the run-time errors below with the collected causes.
 """
 
 from pathlib import Path

@@ -5,9 +5,8 @@
     meta_info         run facts such as the temperature, or metrics; never a hidden argument
 
 Methods give a new DataProto whose tensors may share memory with the old one, except `pop`, `rename`, `union`,
-`reorder`, `padding` and `to`, which change the object they are called on. A mistake in a call (a missing column, other
-lengths) is a KeyError, ValueError or TypeError that names the column. Only files have typed errors: DataError for a
-column that has no JSON form, CheckpointError for a file that cannot be written or read.
+`reorder`, `padding` and `to`, which change the object they are called on. A mistake in a call is a KeyError, ValueError
+or TypeError that names the column; only files have typed errors (DataError, CheckpointError).
 """
 
 import contextlib
@@ -56,8 +55,6 @@ class DataProto:
         for name, column in self.non_tensor_batch.items():
             if len(column) != len(self):
                 raise ValueError(f"column {name!r} has {len(column)} rows where the others have {len(self)}")
-
-    # --- making one, and taking it apart ---
 
     @classmethod
     def from_dict(
@@ -115,8 +112,6 @@ class DataProto:
             whole.set_non_tensor(name, value)
         return whole
 
-    # --- looking at it ---
-
     def __len__(self) -> int:
         """The number of rows, B; 0 where there is no column."""
         if self.batch is not None:
@@ -151,8 +146,6 @@ class DataProto:
     def has_columns(self) -> bool:
         """Whether there is any column; without one, B is 0 and says nothing."""
         return self.batch is not None or bool(self.non_tensor_batch)
-
-    # --- choosing columns ---
 
     def select(
         self,
@@ -199,10 +192,8 @@ class DataProto:
         return self
 
     def union(self, other: "DataProto") -> Self:
-        """Add the columns and facts of `other` to this batch; gives the batch itself.
-
-        What both have must be the same (NaN equals NaN); on a conflict nothing is changed.
-        """
+        """Add the columns and facts of `other` to this batch; gives the batch itself. What both have must be the same
+        (NaN equals NaN); on a conflict nothing is changed."""
         if self.has_columns() and other.has_columns() and len(self) != len(other):
             raise ValueError(f"union of {len(self)} rows with {len(other)} rows")
         mine, theirs = self._tensors(), other._tensors()
@@ -213,8 +204,6 @@ class DataProto:
         self.non_tensor_batch = {**self.non_tensor_batch, **other.non_tensor_batch}
         self.meta_info = {**self.meta_info, **other.meta_info}
         return self
-
-    # --- choosing rows ---
 
     def select_idxs(self, idxs: Rows) -> "DataProto":
         """The rows with these numbers, in this order, or the rows where a mask of length B is true."""
@@ -269,17 +258,15 @@ class DataProto:
 
     def reorder(self, indices: Rows) -> None:
         """Put this batch's rows into another order, in place."""
-        self._become(self.select_idxs(indices))
+        other = self.select_idxs(indices)
+        self.batch, self.non_tensor_batch = other.batch, other.non_tensor_batch
 
     def padding(self, padding_size: int, padding_candidate: str = "") -> None:
         """Append `padding_size` copies of the "first" row, or else of the last, in place."""
         if padding_size and not len(self):
             raise ValueError("an empty batch has no row to pad with")
         row = 0 if padding_candidate == "first" else len(self) - 1
-        self._become(self.select_idxs([*range(len(self)), *[row] * padding_size]))
-
-    def _become(self, other: "DataProto") -> None:
-        self.batch, self.non_tensor_batch = other.batch, other.non_tensor_batch
+        self.reorder([*range(len(self)), *[row] * padding_size])
 
     def make_iterator(
         self, mini_batch_size: int, epochs: int, shuffle: bool = False, seed: int | None = None
@@ -304,8 +291,6 @@ class DataProto:
 
         return mini_batches()
 
-    # --- joining and moving ---
-
     @staticmethod
     def concat(data: Sequence["DataProto"]) -> "DataProto":
         """All rows one after another. Facts are joined and must agree, save `metrics`: see `join_metrics`."""
@@ -329,10 +314,8 @@ class DataProto:
         return self
 
     def save_to_disk(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all. Object columns and facts must have a JSON form.
-
-        Tuples, numpy arrays and dicts with other keys than strings come back as they were; numpy scalars as Python's.
-        """
+        """Write one safetensors file, whole or not at all. Object columns and facts must have a JSON form: tuples,
+        numpy arrays and dicts with other keys than strings come back as they were, numpy scalars as Python's."""
         rest = {
             "rows": len(self) if self.batch is not None else None,
             "batch": list(self._tensors()),  # in their order, which safetensors does not keep
@@ -364,10 +347,8 @@ class DataProto:
 
 
 def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataProto, int]:
-    """Append rows from the start, over and over, until B is divisible; gives the longer batch and how many were added.
-
-    The copies are plain duplicates. Whoever trains on the result masks them (the controller's dispatch does).
-    """
+    """Append rows from the start, over and over, until B is divisible; gives the longer batch and how many were added,
+    which whoever trains on it masks (the controller's dispatch does)."""
     pad_size = -len(data) % size_divisor
     if pad_size == 0:
         return data, 0
@@ -387,9 +368,6 @@ def join_metrics(metrics: Iterable[Mapping[str, Any] | Sequence[Mapping[str, Any
             for name, value in one.items():
                 joined.setdefault(name, []).extend(value if isinstance(value, list) else [value])
     return joined
-
-
-# --- columns: their kind, their names, whether two agree ---
 
 
 def _kind(value: object) -> str:
@@ -460,9 +438,6 @@ def _aligned(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
                     f"{tuple(first.shape)} in batch 0; bring both to one dtype and width first"
                 )
     return {name: [part[name] for part in parts] for name in parts[0]}
-
-
-# --- files ---
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -1,7 +1,5 @@
 """Users' own code by its address: a name in a Python file or in an importable module.
 
-Every part that takes a function or a class of the user's loads it here, so the rules are the same everywhere:
-
     my_reward.py             a file, also ~/my_reward.py; it can import the files next to it
     package.module           a module that Python finds, also one in the working directory
     my_agent.py:OneTurn      file (or module) and name in one value
@@ -29,7 +27,7 @@ _stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when t
 
 
 def load_object(path: str | None, name: str | None, path_key: str, name_key: str) -> Any:
-    """The callable `name` in the file or module `path`; the errors speak of the configuration keys that gave them."""
+    """The callable `name` in the file or module `path`; errors name the configuration keys that gave them."""
     if not path:
         raise ConfigError(f"{path_key} is not set: give a .py file or an importable module")
     return _member(_load_module(path, f"{path_key}={path}"), path, name, name_key, f"{name_key}={name}")

@@ -19,6 +19,7 @@ from burnish.protocol import DataProto, join_metrics, pad_dataproto_to_divisor, 
 LEFT_OUT = ("fold", "unfold_column_chunks")
 RECORDED = json.loads((Path(__file__).parent / "golden" / "dataproto.json").read_text())
 GOLDEN = [case for case in RECORDED if case["params"]["op"] not in LEFT_OUT]
+assert (len(RECORDED), len(GOLDEN)) == (79, 77)
 
 
 def read_proto(recorded):
@@ -87,10 +88,6 @@ def test_golden(case):
             run_golden(case["params"]["op"], protos, params)
     else:
         assert run_golden(case["params"]["op"], protos, params) == case["expected"]
-
-
-def test_golden_is_complete():
-    assert len(RECORDED) == 79 and len(GOLDEN) == 77
 
 
 @pytest.fixture
@@ -344,8 +341,6 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, batch, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
     assert len(DataProto.load_from_disk(path)) == 4
 
-
-# --- laws ---
 
 few = settings(max_examples=40, deadline=None)
 

@@ -1,12 +1,9 @@
 """The gap between the policy that sampled and the one that is trained: measured, and corrected in the loss.
 
 Both have the same weights, or nearly, but a rollout engine computes in its own precision and order. Everything here
-goes by the log-ratio at a sampled token,
-
-    x = log π_train - log π_rollout         0 where they agree; clamped to ±20 before it is exponentiated
-
-An impossible token, log π = -inf, counts as -1e4: one side alone is far off, and both agree. A NaN is kept, in weights
-and in metrics: it is an engine's error, and not to be trained on.
+goes by the log-ratio at a sampled token, x = log π_train - log π_rollout, which is clamped to ±20 before it is
+exponentiated. An impossible token, log π = -inf, counts as -1e4: one side alone is far off, and both agree. A NaN is
+kept, in weights and in metrics: it is an engine's error, and not to be trained on.
 
     mismatch             the size of the gap, as metrics
     importance_weights   e^x, with a cap (TIS) or a band (IcePop): `rollout_is`
@@ -16,8 +13,7 @@ and in metrics: it is an engine's error, and not to be trained on.
 loss. `in_the_loss` does it inside the update, with `bypass_mode`: there the rollout's log-probs stand for the old ones,
 the pass that would compute those is saved, and x is the gap of the policy as it is being updated.
 
-What is 0 outside the mask: weights and masks; what stands there in the log-probs is not read. Rejected tokens keep
-their weight, which no loss reads.
+Rejected tokens keep their weight, which no loss reads.
 
 How we differ from the usual implementation:
 - A row without a policy token counts nowhere. Elsewhere it enters means over sequences with weight 0, perplexity 1, or
@@ -71,8 +67,7 @@ def correct(
 def in_the_loss(inputs: PolicyLossInputs, config: RolloutCorrectionConfig) -> tuple[PolicyLossInputs, Metrics]:
     """A micro-batch as its loss should see it under `bypass_mode`, and the gap and its correction as metrics.
 
-    `inputs.old_log_prob` are the rollout's; weights and mask follow from the log-probs of this very pass, without
-    gradient.
+    `inputs.old_log_prob` are the rollout's; weights and mask follow from the log-probs of this pass, without gradient.
     """
     sides = inputs.log_prob.detach(), inputs.old_log_prob, inputs.response_mask
     weights, kept, metrics = _corrections(*sides, config)
@@ -175,8 +170,6 @@ def importance_weights(
 
     Papers: TIS (Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"); IcePop
     (Ling Team 2025, "Every Step Evolves", arXiv:2510.18855).
-
-    Metrics, `rollout_corr/rollout_is_*`: docs/rollout-correction.md.
     """
     inside, rows = mask.bool(), mask.bool().any(-1)
     per_row = bounded(log_ratio.sum(-1)).exp()  # (B,)
@@ -220,8 +213,7 @@ def reject(log_ratio: torch.Tensor, mask: torch.Tensor, asked: tuple[Rejection, 
         token       of each token, which is kept or rejected alone
         seq_sum     the sum, seq_mean the mean, seq_max the largest of a sequence's tokens: it stays or goes whole
 
-    A token stays if it passes every mask. `config/bounds.py` has the bounds of `rollout_rs_threshold`, and
-    docs/rollout-correction.md the metrics, `rollout_corr/rollout_rs_<mask>_*`.
+    A token stays if it passes every mask. `config/bounds.py` has the bounds of `rollout_rs_threshold`.
     """
     inside, metrics = mask.bool(), Metrics()
     if not asked:

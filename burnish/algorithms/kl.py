@@ -44,8 +44,7 @@ def kl_penalty(log_prob: torch.Tensor, ref_log_prob: torch.Tensor, kind: str) ->
         return (negative.expm1() - negative).clamp(-10, 10)  # exp - 1 loses all digits of a small d
     if kind == "full":
         raise ConfigError("the KL kind 'full' needs every token's whole vocabulary; low_var_kl estimates it from one")
-    near = nearest(kind, KL_KINDS)
-    hint = f"did you mean {near!r}? " if near else ""
+    hint = f"did you mean {near!r}? " if (near := nearest(kind, KL_KINDS)) else ""
     raise ConfigError(f"the KL kind {kind!r} is unknown: {hint}There is {', '.join(KL_KINDS)}, each also with a +")
 
 

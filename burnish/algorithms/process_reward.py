@@ -3,9 +3,8 @@
     r_t = β · (log π_φ(y_t | …) - log π_φ0(y_t | …))            β = `process_reward.beta`
     L   = mean over sequences of CE(σ(Σ_t r_t), outcome)
 
-π_φ is a language model trained on L along with the policy, π_φ0 the same model as it was at the start. Where the sum of
-the log-ratios is taught to say whether an answer is right, each of its terms says how much that token did for it. The
-outcome is a number in [0, 1], one per sequence; between the ends it is a soft label.
+π_φ is a language model trained on L along with the policy, π_φ0 the same model as it was at the start. The outcome is a
+number in [0, 1], one per sequence. Each term of the sum says how much its token did for it.
 
 Keys: `process_reward.*`. The estimator that reads the rewards is `advantages/prime.py`.
 Cui et al., "Process Reinforcement through Implicit Rewards" (PRIME, 2025, arXiv:2502.01456).

@@ -1,7 +1,7 @@
 """The tokens the policy sampled, as the steps of an episode: one vector, row after row, without what is between.
 
 Observations in a response (tool output, search results) are not steps. Estimators that look from one token to the next
-take the steps out of the (B, R) columns, work on them, and put the result back; nothing else is read or written.
+take the steps out of the (B, R) columns, work on them, and put the result back.
 """
 
 import torch

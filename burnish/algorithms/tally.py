@@ -31,18 +31,14 @@ def _join_spreads(one: Any, other: Any) -> Parts:
     return total, mean + apart * share, squares + other_squares + apart**2 * count * share
 
 
-def _spread_value(squares: float, count: float) -> float:
-    return math.sqrt(squares / max(count, 1.0))
-
-
 # How two parts are joined, and what the joined parts, as plain numbers, come to.
 KINDS: dict[str, tuple[Callable[..., Parts], Callable[..., float]]] = {
     "sum": (_add, lambda total: total),
     "mean": (_add, lambda total, weight: total / max(weight, 1.0)),
     "largest": (lambda a, b: (torch.maximum(a[0], b[0]),), lambda top: 0.0 if top == -math.inf else top),
     "smallest": (lambda a, b: (torch.minimum(a[0], b[0]),), lambda low: 0.0 if low == math.inf else low),
-    "spread": (_join_spreads, lambda count, mean, squares: _spread_value(squares, count)),
-    "sample spread": (_join_spreads, lambda count, mean, squares: _spread_value(squares, count - 1)),
+    "spread": (_join_spreads, lambda count, mean, squares: math.sqrt(squares / max(count, 1.0))),
+    "sample spread": (_join_spreads, lambda count, mean, squares: math.sqrt(squares / max(count - 1, 1.0))),
     "effective share": (_add, lambda total, squares, n: total**2 / (n * squares) if squares > 0 else 0.0),
 }
 
@@ -112,10 +108,7 @@ def effective_share(weights: torch.Tensor, mask: torch.Tensor) -> Tally:
 
 
 def merge(parts: Iterable[Mapping[str, Tally]]) -> dict[str, float]:
-    """The metrics of the whole mini-batch from those of its micro-batches.
-
-    All tensors come from the device at once, in float64, which holds them all.
-    """
+    """The metrics of the whole mini-batch; tensors come from the device at once, in float64, which holds them all."""
     merged: Metrics = {}
     for part in parts:
         for name, metric in part.items():

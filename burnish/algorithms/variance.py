@@ -16,9 +16,8 @@ the N samples that have policy tokens, with Ā_i and ρ̄_i the means of a sampl
 Paper: The Optimal Token Baseline (Li et al. 2026, arXiv:2602.07078).
 
 How we differ: samples without a policy token are not counted; w is kept from falling below 0, where float32 puts it
-when the policy is certain. As usual, proxy1 and proxy3 are 0 where no gradient norm is known, and proxy3 is also 0
-where the difference is negative: power is measured at the logits and the norm at the parameters, so the two need not
-be to the same scale. Read them as curves.
+when the policy is certain. As usual, proxy1 and proxy3 are 0 where no gradient norm is known, and proxy3 also where the
+difference is negative: power is measured at the logits and the norm at the parameters. Read them as curves.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """The parent's end of a child process: `child = await ChildProcess.start(…)`, `await child.call(…)`, `child.kill()`.
 
 Belongs to one event loop, the one it was started on; `loop_thread.LoopThread` gives owners without one a thread for it.
-Waits for: each answer at most its deadline. What ends a wait is the answer, the deadline (`TimeoutError`), or the death
-of the child (`ChildDied`); the owner decides whether a child that missed a deadline is killed.
+What ends the wait for an answer: the answer, its deadline (`TimeoutError`), or the death of the child (`ChildDied`).
 """
 
 import asyncio

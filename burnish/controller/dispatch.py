@@ -4,8 +4,8 @@
         @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
         def compute_log_prob(self, data: DataProto) -> DataProto: ...
 
-Every way is a `DispatchPair` of two pure functions, which know no processes; `register_dispatch` adds a pair of your
-own. The method itself stays as it is: `register` puts a mark on it, which group.py reads from the class.
+Every way is a `DispatchPair` of two pure functions, the first that split and the second that join, which know no
+processes; `register_dispatch` adds a pair. `register` puts a mark on the method, which group.py reads from the class.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,9 +52,6 @@ class Dispatch(StrEnum):
     DP_COMPUTE_PROTO_WITH_FUNC = "dp_compute_proto_with_func"
     DP_COMPUTE_METRIC = "dp_compute_metric"
     DIRECT_ROLLOUT_METHOD = "direct_rollout_method"
-
-
-# --- splitting ---
 
 
 def to_rank_zero(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
@@ -117,15 +114,12 @@ def func_and_rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Call
 
 
 def no_call(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
-    """There is no group call: another worker, or the controller, calls such a method directly on one worker (group.py's
-    `Peer`), while that worker computes. Requests to its rollout engine and checkpoint writes work this way."""
+    """There is no group call: a `Peer` (group.py) calls such a method while the worker computes, as requests to its
+    rollout engine and checkpoint writes do."""
     raise WorkerError(
         "is called directly on one worker, by another worker or by the controller (`group.peers()`), while the "
         "worker computes; never through a worker group"
     )
-
-
-# --- joining ---
 
 
 def only_one(split: CallSplit, outputs: list[Any]) -> Any:
@@ -168,8 +162,6 @@ def joined_metrics(split: CallSplit, outputs: list[Any]) -> dict[str, list[Any]]
     return join_metrics(found)
 
 
-# --- the table ---
-
 _PAIRS: dict[str, DispatchPair] = {
     Dispatch.RANK_ZERO: DispatchPair(to_rank_zero, only_one),
     Dispatch.ONE_TO_ALL: DispatchPair(same_to_all, as_list),
@@ -183,13 +175,6 @@ _PAIRS: dict[str, DispatchPair] = {
 }
 
 
-def register_dispatch(name: str, pair: DispatchPair) -> None:
-    """Add a way of your own, to be named in `register(dispatch_mode=name)`."""
-    if name in _PAIRS:
-        raise ValueError(f"the dispatch mode {name!r} already exists")
-    _PAIRS[name] = pair
-
-
 def find_dispatch(mode: str | DispatchPair) -> DispatchPair:
     """The pair of a mode's name; a pair is itself."""
     if isinstance(mode, DispatchPair):
@@ -199,7 +184,11 @@ def find_dispatch(mode: str | DispatchPair) -> DispatchPair:
     return _PAIRS[mode]
 
 
-# --- marking a method ---
+def register_dispatch(name: str, pair: DispatchPair) -> None:
+    """Add a way of your own, to be named in `register(dispatch_mode=name)`."""
+    if name in _PAIRS:
+        raise ValueError(f"the dispatch mode {name!r} already exists")
+    _PAIRS[name] = pair
 
 
 class Execute(StrEnum):

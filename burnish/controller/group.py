@@ -1,8 +1,7 @@
 """WorkerGroup: all workers of one class. Its registered methods look local: `actor_wg.compute_log_prob(data)`.
 
-A call is: split the arguments (dispatch.py), start it on the workers (`submit`, the one thing that local.py and Ray
-do differently), join the results. `actor_wg.compute_log_prob.start(data)` gives a future at once, so that groups of
-different pools compute at the same time.
+A call is: split the arguments (dispatch.py), start it on the workers (`submit`), join the results.
+`actor_wg.compute_log_prob.start(data)` gives a future at once, so that pools compute at the same time.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,7 @@
 """WorkerHost: what runs in a worker process. It holds the workers of all roles of its place and computes for them.
 
-The executor (ray/) makes it an actor and says how arguments are fetched from shared memory. Jobs of the controller
-run one after another, in the order they were given out, on the thread `compute`; calls of peers run on the event loop,
-many at once. The loop itself never computes, so that it can always say where the process is.
+The executor (ray/) makes it an actor. Jobs of the controller run one after another, in the order they were given out,
+on the thread `compute`; calls of peers run on the event loop, many at once, which never computes itself.
 """
 
 import asyncio
@@ -79,8 +78,7 @@ class WorkerHost:
         return self._address
 
     async def run(self, number: int, what: str, job: str, parts: list[Any], answers: bool) -> WorkerReply:
-        """Run a job (below) when it is the turn of this number. `parts`: its packed arguments, some by reference;
-        `answers`: whether its result is wanted."""
+        """Run a job (below) when it is the turn of this number. `parts`: its packed arguments, some by reference."""
         async with self._turns:
             await self._turns.wait_for(lambda: self._turn == number)
             try:

@@ -87,8 +87,7 @@ class ResourcePoolManager:
         return sum(pool.world_size for pool in self.model_pools())
 
     def check_devices(self, available: Sequence[int] | None) -> None:
-        """Refuse pools that need more devices than there are; `available` as `WorkerGroup.available_devices` gives it.
-        How pools share out several nodes is for the executor to say."""
+        """Refuse pools that need more devices than are `available`, as `WorkerGroup.available_devices` gives them."""
         if available is None:
             return
         if self.n_processes() > sum(available):

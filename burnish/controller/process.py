@@ -18,12 +18,13 @@ import traceback
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CoroutineType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 
 from burnish.child.process import log_tail
+from burnish.tracking.stacks import lines_of, places_of
 
 STACK_FRAMES = 12
 PACKAGE = str(Path(__file__).parents[1])
@@ -115,8 +116,7 @@ def gpu_among(given: Sequence[str], seen: str) -> int | None:
 
 
 def stacks(thread: threading.Thread | None) -> str:
-    """Where a thread of this process is (None: all that work for burnish); the stacks of all its threads go to
-    its log."""
+    """Where a thread of this process is (None: all that work for burnish); the stacks of all go to its log."""
     print("stacks of all threads, asked for by the controller:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback(2)
     frames = sys._current_frames()
@@ -133,14 +133,7 @@ def stacks(thread: threading.Thread | None) -> str:
 
 
 def stack_of(awaited: Coroutine[Any, Any, Any]) -> str:
-    """Where a coroutine waits: its line, and those of the coroutines that it waits for."""
-    lines: list[traceback.FrameSummary] = []
-    inner: Any = awaited
-    while isinstance(inner, CoroutineType) and inner.cr_frame is not None:
-        code = inner.cr_frame.f_code
-        lines.append(traceback.FrameSummary(code.co_filename, inner.cr_frame.f_lineno, code.co_name))
-        inner = inner.cr_await
-    return "".join(traceback.format_list(lines[-STACK_FRAMES:]))
+    return lines_of(places_of(awaited)[-STACK_FRAMES:])
 
 
 def _shown(frame: FrameType) -> str:

@@ -1,7 +1,6 @@
 """Worker: the base of every class that holds a model and computes, and `WorkerPlace`: where one worker runs.
 
-A group makes workers through `ClassWithInitArgs`, which puts the place on the object before `__init__` runs: a worker
-knows its rank from its first line on. A worker made by hand is rank 0 of 1.
+`ClassWithInitArgs` puts the place on the object before `__init__` runs. A worker made by hand is rank 0 of 1.
 """
 
 import inspect

@@ -37,21 +37,25 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return sorted(parts, key=lambda part: (-sum(costs[i] for i in part), part))
 
 
-def balanced_partitions(weights: Sequence[int], k: int) -> list[list[int]]:
+def balanced_partitions(weights: Sequence[int], k: int, *, equal_size: bool = False) -> list[list[int]]:
     """The indices of `weights` in k non-empty parts whose sums are as equal as can be found quickly.
 
-    Parts and their members are in ascending order.
+    With `equal_size` all parts have the same number of members. Parts and their members are in ascending order.
     """
     if k < 1 or len(weights) < k:
         raise ValueError(f"{len(weights)} sequences cannot be split into {k} parts")
+    if equal_size and len(weights) % k:
+        raise ValueError(f"{len(weights)} sequences cannot be split into {k} parts of equal size")
+    size = len(weights) // k if equal_size else None
     parts: list[list[int]] = [[] for _ in range(k)]
     # The member count breaks ties, so that k zeros still land in k different parts.
     lightest = [(0, 0, part) for part in range(k)]
     for i in _falling(weights):
         total, members, part = heapq.heappop(lightest)
         parts[part].append(i)
-        heapq.heappush(lightest, (total + weights[i], members + 1, part))
-    _Trades(weights, parts).make()
+        if size is None or members + 1 < size:
+            heapq.heappush(lightest, (total + weights[i], members + 1, part))
+    _Trades(weights, parts, swaps_only=equal_size).make()
     return sorted(sorted(part) for part in parts)
 
 
@@ -100,7 +104,8 @@ def _falling(weights: Sequence[int]) -> list[int]:
 class _Trades:
     """Trades between the heaviest or lightest of `parts` and the others. `make` changes the parts.
 
-    `budget` bounds the sum of `tokens` in each part.
+    swaps_only   parts keep their number of members
+    budget       bound on the sum of `tokens` in each part
     """
 
     def __init__(
@@ -108,10 +113,12 @@ class _Trades:
         weights: Sequence[int],
         parts: list[list[int]],
         *,
+        swaps_only: bool = False,
         tokens: Sequence[int] | None = None,
         budget: int | None = None,
     ):
-        self.weights, self.parts, self.tokens, self.budget = weights, parts, tokens, budget
+        self.weights, self.parts, self.swaps_only = weights, parts, swaps_only
+        self.tokens, self.budget = tokens, budget
         self.sums = [sum(weights[i] for i in part) for part in parts]
         self.work = 0
 
@@ -129,11 +136,13 @@ class _Trades:
         gap = self.sums[a] - self.sums[b]
         best, chosen = gap, None  # what is left of the gap, and the trade
         gives = self._bundles(a, with_empty=False)
-        takes = self._bundles(b, with_empty=True)
+        takes = self._bundles(b, with_empty=not self.swaps_only)
         self.work += len(gives) + len(takes)
+        of_size = {n: [entry for entry in takes if len(entry[1]) == n] if self.swaps_only else takes for n in (1, 2)}
         for weight, give in gives:
-            place = bisect.bisect_left(takes, (weight - gap / 2,))
-            for other, take in takes[max(place - 1, 0) : place + 1]:
+            options = of_size[len(give)]
+            place = bisect.bisect_left(options, (weight - gap / 2,))
+            for other, take in options[max(place - 1, 0) : place + 1]:
                 left = abs(gap - 2 * (weight - other))
                 if left < best and self._allowed(a, b, give, take):
                     best, chosen = left, (give, take, weight - other)

@@ -175,10 +175,8 @@ def _require_close(bench: Bench, reference: Reference, after: Findings) -> tuple
 def generation_config(
     source: ExportSource, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase"
 ) -> tuple[GenerationConfig, list[str]]:
-    """The source's settings (or its base's), made to go with the tokenizer, and what was changed in them.
-
-    Serving engines stop at `eos_token_id` of this file, so the tokenizer's end of sequence is always among them.
-    """
+    """The source's settings (or its base's), and what was changed in them: the tokenizer's end of sequence is always
+    among `eos_token_id`, at which serving engines stop."""
     folder = next((path for path in (source.folder, source.model) if (path / GENERATION).is_file()), None)
     with reading(folder or source.model, GENERATION), quiet_transformers():
         settings = GenerationConfig.from_pretrained(folder) if folder else GenerationConfig.from_model_config(config)

@@ -113,8 +113,7 @@ def copy_tokenizer(source: Path, tokenizer: "PreTrainedTokenizerBase", folder: P
     for name in sorted(names):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)  # what a link leads to, not the link
-    templates = sorted((source / NAMED_TEMPLATES).glob("*.jinja"))
-    for file in templates:
+    for file in sorted((source / NAMED_TEMPLATES).glob("*.jinja")):
         (folder / NAMED_TEMPLATES).mkdir(exist_ok=True)
         shutil.copyfile(file, folder / NAMED_TEMPLATES / file.name)
 

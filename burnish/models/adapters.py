@@ -86,10 +86,8 @@ def read_adapter(folder: Path) -> Adapter:
 
 
 def initial_adapter(model: ModelConfig) -> Adapter | None:
-    """The adapter in `lora_adapter_path` that training starts from, or None; `lora_rank` is its own, or 0.
-
-    The path is the folder of an adapter, a `global_step_N` of a LoRA run or the run itself, or a hub id.
-    """
+    """The adapter that training starts from, or None. `lora_adapter_path` is the folder of an adapter, a
+    `global_step_N` of a LoRA run or the run itself, or a hub id."""
     if model.lora_adapter_path is None:
         return None
     folder = local_folder(model.lora_adapter_path)
@@ -140,11 +138,9 @@ def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
 
 
 def merge(model: "PeftModel", adapter: Adapter) -> "PreTrainedModel":
-    """The base with the adapter added to its weights. Embeddings stay tied unless the adapter changes one of them.
-
-    Linear layers and embeddings are merged one by one in float32, where each must compute what it did unmerged, and get
-    their own type again. Layers of other kinds, which peft merges as they are, show in the output of the model.
-    """
+    """The base with the adapter added to its weights; embeddings stay tied unless the adapter changes one of them.
+    Linear layers and embeddings are merged one by one in float32, where each must compute what it did unmerged.
+    Layers of other kinds, which peft merges as they are, show in the output of the model."""
     import torch
     from peft.tuners.lora import Embedding, Linear
 

@@ -74,10 +74,7 @@ def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
 
 
 def packing_problem(module: "PreTrainedModel", processes: int = 1) -> str | None:
-    """Why a module takes no packed lines in training, or none that several processes share; None: it does from now on.
-
-    What it computes without a line stays the same.
-    """
+    """Why a module takes no packed lines in training, or none that several processes share; None: it takes them now."""
     shapes = _try_line(module, processes)
     return shapes if isinstance(shapes, str) else None
 

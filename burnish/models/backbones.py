@@ -42,9 +42,7 @@ class PackedBackbone:
         if self.ulysses is not None:
             ids, positions, sequences = self.ulysses.slice_of(ids, positions, sequences)
             context["ulysses"] = self.ulysses
-        hidden = self.backbone(**line_inputs(ids, positions), packed=sequences, **context).last_hidden_state
-        states: Tensor = hidden[0]
-        return states
+        return self.backbone(**line_inputs(ids, positions), packed=sequences, **context).last_hidden_state[0]
 
 
 class PaddedBackbone:
@@ -57,21 +55,15 @@ class PaddedBackbone:
         rows = ids.new_zeros(real.shape)  # padding is masked, so its id means nothing; every vocabulary has a 0
         rows[real] = ids
         places = torch.arange(sequences.longest, device=ids.device).expand_as(rows)
-        hidden = self.backbone(
-            input_ids=rows, attention_mask=real.long(), position_ids=places, use_cache=False
-        ).last_hidden_state  # (B, L, C)
-        states: Tensor = hidden[real]
-        return states
+        outputs = self.backbone(input_ids=rows, attention_mask=real.long(), position_ids=places, use_cache=False)
+        return outputs.last_hidden_state[real]  # (B, L, C) → (T, C)
 
 
 def backbone_for(
     module: "PreTrainedModel", config: ModelConfig, *, by_layers: bool = False, ulysses: Ulysses | None = None
 ) -> tuple[Backbone, str | None]:
     """The way through `module` that the keys ask for and the model takes, and why it is not packed where it is not.
-
-    With `by_layers` each layer is called separately, because its weights are whole only then. Processes can share lines
-    alone (`ulysses`, which needs `by_layers`), so a model that takes none is a ConfigError.
-    """
+    With `by_layers`, which `ulysses` needs, each layer is called separately: its weights are whole only then."""
     backbone, embeddings = module.get_decoder(), module.get_input_embeddings()
     if getattr(embeddings, "padding_idx", None) is not None:
         # transformers gives no gradient to the row of the padding token, which often is the end of sequence as well.
@@ -101,11 +93,8 @@ def backbone_for(
 
 
 class FusedBackbone:
-    """`FusedBackbone(backbone)(ids, positions, sequences)`: hidden states (T, C) after the last norm.
-
-    It takes the backbones that have no `llama.problem`. Gradient checkpointing follows the module: where it is on and
-    the module trains, a layer keeps its input alone and runs again in the backward pass.
-    """
+    """Hidden states (T, C) after the last norm, of a backbone without a `llama.problem`. Gradient checkpointing follows
+    the module: where it is on and the module trains, layers run again in the backward pass."""
 
     def __init__(self, backbone: "PreTrainedModel") -> None:
         self.backbone = backbone

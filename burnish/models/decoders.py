@@ -61,10 +61,7 @@ class _Weights(NamedTuple):
 
 
 class FusedDecoder:
-    """`FusedDecoder(module, context)(ids, positions, kv, where, keep)`: logits (n, V), of a module without a `problem`.
-
-    No gradients: every tensor it reads is detached.
-    """
+    """Logits (n, V) of a module without a `problem`. No gradients: every tensor it reads is detached."""
 
     @staticmethod
     def problem(module: "PreTrainedModel") -> str | None:

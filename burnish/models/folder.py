@@ -1,8 +1,7 @@
 """From the path of a model, as a user wrote it, to a folder on this machine, with clear errors; imports no torch.
 
 A path is a model folder, a `global_step_N` (or the run folder that holds them), a hub id, or `hdfs://…`, which is
-copied first. The result holds a config.json and, unless only the facts are wanted, weights. `check_whole` compares a
-checkpoint with its manifest; `fingerprint` recognises a model again.
+copied first.
 """
 
 import functools
@@ -42,10 +41,7 @@ GLANCE = 2**20  # bytes that a fingerprint reads at either end of a file
 
 
 def resolve_path(path: str | Path, *, weights: bool = True, revision: str | None = None) -> Path:
-    """The local folder behind `path`. With `weights=False` a folder with only a configuration will do.
-
-    `revision` is the branch, tag or commit of a hub id; a folder has none.
-    """
+    """The local folder behind `path`, of a hub id at `revision`; with `weights=False` a configuration will do."""
     folder = local_folder(path, weights=weights, revision=revision)
     if not (folder / "config.json").is_file():  # a run folder names its newest checkpoint
         folder = newest_checkpoint(folder) or folder
@@ -86,8 +82,7 @@ def _warn_once(message: str) -> None:
 def fingerprint(path: str | Path) -> str:
     """A hash of the weight files' names, sizes and ends; the same wherever the folder is.
 
-    A run keeps that of the model it started from, because its reference policy is that model: a resumed run that finds
-    another one there would be another run.
+    A run keeps that of the model it started from, which is its reference policy: a resumed run must find the same.
     """
     folder = resolve_path(path)
     digest = hashlib.sha256()
@@ -102,10 +97,8 @@ def fingerprint(path: str | Path) -> str:
 
 
 def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> None:
-    """CheckpointError unless every file of the manifest is there with its size; `instead` is the other way out.
-
-    With `part`, a folder of it, only the model's files in there are checked, and the manifest must name some.
-    """
+    """CheckpointError unless every file of the manifest is there with its size; `instead` is the other way out. With
+    `part`, a folder of it, only the model's files in there are checked, and the manifest must name some."""
     try:
         listed = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         files = {checkpoint / name: size for name, size in listed.items()}
@@ -190,16 +183,13 @@ def check_model(folder: Path, text: str, *, weights: bool = True) -> None:
             f"{where}: a LoRA adapter, not a whole model; merge it into its base with "
             f"`burnish export {text} --out FOLDER` and name that folder"
         )
-    if not (folder / "config.json").is_file() and any((folder / name).is_file() for name in LEFT_BY_A_RUN):
-        raise ModelError(
-            f"{where}: a run folder without a checkpoint; name a run that has saved one (trainer.save_freq), "
-            "or a model folder"
-        )
     if not (folder / "config.json").is_file():
-        raise ModelError(
-            f"{where}: no config.json; the model path must name a Hugging Face model folder, a checkpoint or a run"
-            f"{_there(folder)}"
-        )
+        instead = "the model path must name a Hugging Face model folder, a checkpoint or a run"
+        what = f"no config.json; {instead}{_there(folder)}"
+        if any((folder / name).is_file() for name in LEFT_BY_A_RUN):
+            instead = "name a run that has saved one (trainer.save_freq), or a model folder"
+            what = f"a run folder without a checkpoint; {instead}"
+        raise ModelError(f"{where}: {what}")
     if not weights or any(folder.glob("pytorch_model*.bin")):
         return
     files = safetensors_files(folder)
@@ -266,15 +256,14 @@ def _copied_from_hdfs(address: str) -> Path:
         )
     partial = target.with_name(f"{target.name}.{os.getpid()}")
     cache.mkdir(parents=True, exist_ok=True)
+    get = [command, "dfs", "-get", address, str(partial)]
     try:
-        done = subprocess.run(
-            [command, "dfs", "-get", address, str(partial)], capture_output=True, text=True, timeout=HDFS_DEADLINE_S
-        )
-    except subprocess.TimeoutExpired as error:
+        done = subprocess.run(get, capture_output=True, text=True, timeout=HDFS_DEADLINE_S)
+        problem = f"failed: {done.stderr.strip()}" if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        problem = f"did not end within {HDFS_DEADLINE_S} s"
+    if problem:
         shutil.rmtree(partial, ignore_errors=True)
-        raise ModelError(f"the model path {address}: `hdfs dfs -get` did not end within {HDFS_DEADLINE_S} s") from error
-    if done.returncode != 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise ModelError(f"the model path {address}: `hdfs dfs -get` failed: {done.stderr.strip()}")
+        raise ModelError(f"the model path {address}: `hdfs dfs -get` {problem}")
     partial.rename(target)
     return target

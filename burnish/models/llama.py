@@ -2,8 +2,8 @@
 (decoders.py) and training (backbones.py).
 
 Projections that read the same states become one product: `Projection.merge` moves their weights into one buffer and
-points the module's own Parameters at their rows of it. There is no second copy: optimiser, checkpoints and the module's
-own forward use the same memory. Whoever rebinds a parameter's memory afterwards (`module.to(…)`) cuts that tie.
+points the module's own Parameters at their rows of it. Whoever rebinds a parameter's memory afterwards (`module.to(…)`)
+cuts that tie.
 """
 
 from collections import Counter

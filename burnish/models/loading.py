@@ -54,10 +54,8 @@ class LoadedModel:
 
 
 def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """The tokenizer in `path`. Without a pad token it pads with end-of-sequence, and warns.
-
-    burnish recognises padding by masks, never by the pad token's id, so a sampled end-of-sequence is trained.
-    """
+    """The tokenizer in `path`. Without a pad token it pads with end-of-sequence, and warns; one that was sampled is
+    trained all the same, because padding is recognised by masks."""
     folder = resolve_path(path, weights=False)
     check_tokenizer(folder)
     tokenizer = read_tokenizer(folder, trust_remote_code)
@@ -106,10 +104,8 @@ def load_value_model(
     seed: int = 0,
     dtype: str | None = None,
 ) -> "PreTrainedModel":
-    """A token classifier with one label: the folder's own head where it has one, else a new one from `seed`.
-
-    A reward model's head counts as one, so that a critic can start from it; the bias that it lacks is 0.
-    """
+    """A token classifier with one label: the folder's own head where it has one (a reward model's counts, with bias 0),
+    else a new one from `seed`."""
     from transformers import AutoModelForTokenClassification
 
     folder = resolve_path(path)
@@ -123,8 +119,8 @@ def load_value_model(
 
 
 def _adopt_head(folder: Path, loaded: LoadedModel) -> list[str]:
-    """Use the head of a reward model where the classifier of tokens has another name for it (GPT-2's `score` becomes
-    its `classifier`); returns the weights that are still missing."""
+    """Use a reward model's head under the name that it has here (GPT-2's `score`, `classifier`); returns what still
+    is missing."""
     from safetensors import safe_open
 
     wanted = [name for name in loaded.missing if name in HEADS]
@@ -155,11 +151,9 @@ def load_reward_model(
     new_head_seed: int | None = None,
     dtype: str | None = None,
 ) -> "PreTrainedModel":
-    """A classifier of sequences, or of tokens, with one label, which gives a conversation its score.
-
-    `new_head_seed` is for training: a folder without a head, such as a language model, gets a new one drawn from it,
-    and one that names no padding token gets `pad_token_id`. Otherwise a missing head or several labels are an error.
-    """
+    """A classifier of sequences, or of tokens, with one label, which gives a conversation its score. For training,
+    `new_head_seed` draws a head for a folder without one, and one that names no padding token gets `pad_token_id`.
+    Otherwise a missing head or several labels are an error."""
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     folder = resolve_path(path)
@@ -237,10 +231,8 @@ def _refuse_missing(folder: Path, missing: list[str]) -> None:
 def load_unchanged(
     folder: Path, *, values: bool = False, dtype: str | None = None, trust_remote_code: bool = False
 ) -> LoadedModel:
-    """The model as a plain `from_pretrained` gives it, dropout settings included; for copies, not for training.
-
-    `values` makes it a token classifier with one label. Without a `dtype` it gets the one that config.json names.
-    """
+    """The model as a plain `from_pretrained` gives it, for copies; `values`: as a token classifier with one label.
+    Without a `dtype` it gets the one that config.json names."""
     from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
     settings = ModelConfig(trust_remote_code=trust_remote_code)

@@ -60,10 +60,7 @@ def has_adapter(module: nn.Module) -> bool:
 
 def add_adapter(module: "PreTrainedModel", model_config: ModelConfig, *, seed: int) -> None:
     """Put the adapter of `model_config` into `module` and freeze the rest, but for the head of a value or reward model.
-
-    A new adapter changes nothing yet: B is 0, A is drawn from `seed`. With `lora_adapter_path` it is that one, in the
-    type of the module's weights.
-    """
+    A new adapter changes nothing yet: B is 0, A is drawn from `seed`. A given one gets the module's type."""
     need_peft()
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -102,11 +99,8 @@ def add_adapter(module: "PreTrainedModel", model_config: ModelConfig, *, seed: i
 
 @contextmanager
 def adapter_off(module: nn.Module) -> Iterator[None]:
-    """Inside, the module computes what its base does; one without an adapter is its own base.
-
-    Afterwards what was on is on again, and what required gradients requires them. Not for a value or reward model,
-    whose head is trained without a copy.
-    """
+    """Inside, the module computes what its base does; afterwards what was on is on again, and what required gradients
+    requires them. Not for a value or reward model, whose head is trained without a copy."""
     layers = _layers(module)
     were_on = [not layer.disable_adapters for layer in layers.values()]
     gradients = [(p, p.requires_grad) for layer in layers.values() for p in layer.parameters()]
@@ -122,10 +116,8 @@ def adapter_off(module: nn.Module) -> Iterator[None]:
 
 
 def adapter_writer(module: "PreTrainedModel", hosted: Callable[[Tensor], Tensor]) -> Callable[[Path], None]:
-    """Writes the adapter, with the head where it trains, so that `PeftModel.from_pretrained(base, folder)` reads it.
-
-    It may be called later, and writes the weights of now if `hosted`, which brings a tensor to the host, copies it.
-    """
+    """Writes the adapter, with the head where it trains, so that peft reads it: when it is called, the weights of now
+    if `hosted`, which brings a tensor to the host, copies it."""
     config: Any = copy.deepcopy(module.peft_config[NAME])
     config.base_model_name_or_path = _full_path(config.base_model_name_or_path)
     if not isinstance(config.target_modules, str):
@@ -154,8 +146,7 @@ def adapter_settings(module: "PreTrainedModel") -> dict[str, Any]:
     names = ("use_rslora", "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern")
     targets = config.target_modules if isinstance(config.target_modules, str) else sorted(config.target_modules)
     settings = {"lora_rank": config.r, "lora_alpha": config.lora_alpha, "target_modules": targets}
-    as_read: dict[str, Any] = json.loads(json.dumps(settings | {name: getattr(config, name) for name in names}))
-    return as_read
+    return json.loads(json.dumps(settings | {name: getattr(config, name) for name in names}))
 
 
 def lora_of(linear: nn.Module) -> tuple[nn.Linear, list[tuple[Tensor, Tensor, float]]] | None:
@@ -205,16 +196,11 @@ def _targets(module: "PreTrainedModel", wanted: list[str], excluded: list[str]) 
     chosen = set(linear) if [name.lower() for name in wanted] == [ALL_LINEAR] else set()
     for name in wanted if not chosen else ():
         found = {layer for layer in linear if _ends_with(layer, name)}
-        if not found and any(_ends_with(other, name) for other, _ in module.named_modules()):
-            raise ConfigError(
-                f"model.target_modules: {name} of {kind} takes no adapter here; the linear layers that do are {there}, "
-                f"or all of them: {ALL_LINEAR}"
-            )
         if not found:
-            raise ConfigError(
-                f"model.target_modules: {kind} has no linear layer {name} that an adapter could be put on; it has "
-                f"{there}, or all of them: {ALL_LINEAR}"
-            )
+            problem = f"{kind} has no linear layer {name} that an adapter could be put on; it has"
+            if any(_ends_with(other, name) for other, _ in module.named_modules()):
+                problem = f"{name} of {kind} takes no adapter here; the linear layers that do are"
+            raise ConfigError(f"model.target_modules: {problem} {there}, or all of them: {ALL_LINEAR}")
         chosen |= found
     for name in excluded:
         if not any(_ends_with(other, name) for other, _ in module.named_modules()):
@@ -228,7 +214,7 @@ def _targets(module: "PreTrainedModel", wanted: list[str], excluded: list[str]) 
 
 
 def _ends_with(name: str, end: str) -> bool:
-    return name == end or name.endswith(f".{end}")
+    return f".{name}".endswith(f".{end}")
 
 
 def _linear_names(module: "PreTrainedModel") -> list[str]:
@@ -267,10 +253,8 @@ def _other_kind(adapter: Adapter, what: str) -> NotAvailable:
 
 
 def _fill(adapter: Adapter, module: nn.Module, linear: set[str], heads: set[str]) -> None:
-    """Load the weights of the adapter's file, each of which must have its place. A head that it has not got stays.
-
-    NotAvailable unless every layer is plain LoRA on one of the `linear` layers.
-    """
+    """Load the weights of the adapter's file, each of which must have its place; a head that it has not got stays.
+    NotAvailable unless every layer is plain LoRA on one of the `linear` layers."""
     from peft.tuners.lora import Linear
 
     for name, layer in _layers(module).items():

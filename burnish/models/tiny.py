@@ -49,8 +49,7 @@ def write_tiny_model(
     **overrides: Any,
 ) -> Path:
     """Write a random-weight model folder and return its path. `overrides` go to the HF configuration."""
-    folder = Path(folder)
-    tokenizer = byte_tokenizer(chat_template, words)
+    folder, tokenizer = Path(folder), byte_tokenizer(chat_template, words)
     settings = dict(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,

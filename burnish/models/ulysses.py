@@ -1,12 +1,10 @@
 """Ulysses sequence parallelism: several processes share each packed line of tokens.
 
-Each has an equal slice, which embeddings, norms and feed-forward layers run over. Attention needs whole sequences but
-treats each head separately: a process trades tokens of its slice for a share of the heads over the whole line, and
-back afterwards. A process starts its backward pass from the values of its own places, so each token counts in one
-process, and the sum over processes is the gradient of the whole.
+Each has an equal slice, which embeddings, norms and feed-forward layers run over. For attention a process trades tokens
+of its slice for a share of the heads over the whole line, and back afterwards. It starts its backward pass from the
+values of its own places, so the sum over processes is the gradient of the whole.
 
-The idea is DeepSpeed-Ulysses' (Jacobs et al. 2023). Here queries, keys and values travel together, and keys and values
-of fewer heads than processes are repeated before they do.
+The idea is DeepSpeed-Ulysses' (Jacobs et al. 2023). Keys and values of fewer heads than processes are repeated.
 """
 
 from collections.abc import Mapping
@@ -30,10 +28,8 @@ class Ulysses:
         self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
 
     def slice_of(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Sequences]:
-        """Ids and positions (T/k,) of this process's slice, and the sequences of the whole line.
-
-        A line that does not divide is filled up by one more sequence, which nobody reads.
-        """
+        """Ids and positions (T/k,) of this process's slice, and the sequences of the whole line. One that does not
+        divide is filled up by one more sequence, which nobody reads."""
         missing = -len(ids) % self.size
         if missing:
             ids = F.pad(ids, (0, missing))

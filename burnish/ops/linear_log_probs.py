@@ -151,10 +151,7 @@ def _chunks(states: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tup
 def summarise_torch(
     logits: Tensor, targets: Tensor, factor: float, cap: float | None, values: dict[str, Tensor]
 ) -> None:
-    """Fill the (n,) tensors of `values` by their names from raw `logits` (n, V), which are overwritten.
-
-    The torch twin, on any device; it does not know LOG_SUM, and `differentiate_torch` needs none.
-    """
+    """Fill the (n,) tensors of `values` by name, but LOG_SUM, from raw `logits` (n, V), which are overwritten."""
     z = _shape(logits, factor, cap)
     log_p = torch.log_softmax(z, -1, out=z)
     if "log_prob" in values:
@@ -179,9 +176,7 @@ def differentiate_torch(
     dtype: torch.dtype,
 ) -> Tensor:
     """Gradient of raw `logits` (n, V), which are overwritten, in `dtype`, from those of the outputs named in `grads`.
-
-    The torch twin, on any device. `values` holds what `summarise_torch` gave for the same rows.
-    """
+    `values` holds what `summarise_torch` gave for the same rows."""
     z = _shape(logits, factor, cap)
     slope = None if cap is None else (z / cap).square_().neg_().add_(1.0)
     grads = {name: (grad * factor)[:, None] for name, grad in grads.items()}  # (n, 1)

@@ -22,11 +22,8 @@ PADDING = 1.25  # longest row of a group over its shortest
 
 @dataclass
 class LayerKV:
-    """One layer's share of the KV pool. Its tensors are exchanged when the pool is freed and made again.
-
-    The kernels take the places of keys and values from `addresses`, not from their tensors: a captured CUDA graph
-    then works with a new pool as soon as the new addresses are written there.
-    """
+    """One layer's share of the KV pool. Its tensors are exchanged when the pool is freed and made again: kernels go by
+    `addresses`, so that a captured CUDA graph works with the new ones."""
 
     keys: Tensor  # (N, S, Hkv, D)
     values: Tensor  # (N, S, Hkv, D)
@@ -68,11 +65,8 @@ def store_torch(kv: LayerKV, slots: Tensor, key: Tensor, value: Tensor) -> None:
 def paged_attention(
     query: Tensor, kv: LayerKV, where: Paged, *, scale: float, window: int | None = None, softcap: float | None = None
 ) -> Tensor:
-    """Attention output (T, H, D) of `query` (T, H, D) over the stored keys and values of each token's own sequence.
-
-    The token at position p attends to positions max(0, p - window + 1) .. p. With `softcap` a score s becomes
-    softcap * tanh(s / softcap).
-    """
+    """Attention output (T, H, D) of `query` (T, H, D) over the stored keys and values of each token's own sequence, of
+    position p to max(0, p - window + 1) .. p. With `softcap` a score s becomes softcap * tanh(s / softcap)."""
     if query.is_cuda:
         from burnish.ops.triton.paged_attention import paged_attention as launch
 
@@ -153,11 +147,8 @@ def _groups(spans: list[int], width: int) -> Iterator[list[int]]:
 
 
 def _padded(tables: Tensor, ends: Tensor, counts: Tensor, longest: int, block: int) -> tuple[Tensor, Tensor]:
-    """Slots (b * L,) of the last `counts` (b,) positions before `ends`, and 0 or -inf (b, L) for real and padding.
-
-    Padding repeats a row's own last token, so that nothing of another sequence is read: a NaN there would pass
-    through a mask.
-    """
+    """Slots (b * L,) of the last `counts` (b,) positions before `ends`, and 0 or -inf (b, L) for real and padding,
+    which repeats a row's own last token: a NaN of another sequence would pass through a mask."""
     steps = torch.arange(longest)
     positions = torch.minimum(steps + (ends - counts)[:, None], ends[:, None] - 1)  # (b, L)
     slots = (tables.gather(1, positions // block) * block + positions % block).flatten()

@@ -8,10 +8,8 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Norm of the rows of `x` (T, C), contiguous, times `weight` (C,), and the rows themselves.
-
-    With a `residual` (T, C), `x` is first added to it in place, and the rows are those of the sum.
-    """
+    """Norm of the rows of `x` (T, C), contiguous, times `weight` (C,), and the rows themselves; with a `residual`
+    (T, C), to which `x` is first added in place, of the sum."""
     if x.is_cuda:
         from burnish.ops.triton.rms_norm import launch
 
@@ -22,14 +20,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 
 def add_rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Norm of the rows of `x + residual` (T, C) times `weight` (C,), and that sum; without `residual`, of `x` itself.
-
-    Differentiable in `x`, `weight` and `residual`, from the gradients of both results.
-    """
+    Differentiable in `x`, `weight` and `residual`, from the gradients of both results."""
     if x.is_cuda:
         from burnish.ops.triton.rms_norm import AddRmsNorm
 
-        normed, total = AddRmsNorm.apply(x, weight, eps, residual)
-        return normed, total
+        return AddRmsNorm.apply(x, weight, eps, residual)
     total = x if residual is None else x + residual
     return _normed(total, weight, eps), total
 

@@ -71,8 +71,7 @@ def rotary(
     if qkv.is_cuda:
         from burnish.ops.triton.rotary import Rotary
 
-        query, key, value = Rotary.apply(qkv, cos, sin, heads, q_norm, k_norm, eps)
-        return query, key, value
+        return Rotary.apply(qkv, cos, sin, heads, q_norm, k_norm, eps)
     return _turned(qkv, cos[:, None], sin[:, None], heads, q_norm, k_norm, eps)
 
 

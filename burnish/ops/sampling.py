@@ -36,11 +36,8 @@ class DecodeRows:
 
 
 def uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
-    """One float64 in [0, 1) for each seed (n,) int64 and position (n,) int64.
-
-    Bit for bit `rollout.base.uniforms`. torch has no unsigned 64-bit arithmetic, and needs none: sums and products of
-    int64 wrap around to the same bits.
-    """
+    """One float64 in [0, 1) for each seed (n,) int64 and position (n,) int64: bit for bit `rollout.base.uniforms`,
+    since sums and products of int64 wrap around to the same bits as unsigned ones."""
     bits = _mix64(seeds + _mix64(positions))
     return _shift(bits, 11).double() * 2.0**-53
 
@@ -62,10 +59,8 @@ def _signed(bits: int) -> int:
 
 
 def advance(rows: DecodeRows, index: Tensor | None, tokens: Tensor, log_probs: Tensor) -> None:
-    """Take sampled `tokens` (n,) and their `log_probs` (n,) for the rows `index` (n,); None: rows 0 to n-1.
-
-    A row ends when it draws one of its stops or may sample no more. Idle rows get their status and keep all else.
-    """
+    """Take sampled `tokens` (n,) and their `log_probs` (n,) for the rows `index` (n,); None: rows 0 to n-1. A row ends
+    at one of its stops or when it may sample no more. Idle rows get their status and keep all else."""
     at = slice(len(tokens)) if index is None else index
     left = rows.left[at]  # (n,)
     active = left > 0

@@ -100,10 +100,8 @@ def varlen_attention(
 
 
 class _Move(torch.autograd.Function):
-    """Rows of x: those at `source` go to `target` of a new tensor with `count` rows, 0 elsewhere.
-
-    No row is named twice, so the backward pass is the same move the other way, without any sum.
-    """
+    """Rows of x: those at `source` go to `target` of a new tensor with `count` rows, 0 elsewhere. No row is named
+    twice, so the backward pass is the same move the other way, without any sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor, count: int) -> Tensor:

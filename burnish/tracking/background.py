@@ -14,8 +14,7 @@ T = TypeVar("T")
 
 class Background(Generic[T]):
     """
-    name       of the thread, which is a daemon: a process that ends does not hang on a slow disk. What must be whole is
-               written atomically
+    name       of the thread, a daemon: no process hangs on a slow disk, and what must be whole is written atomically
     kind       what is waited for, and `owner` who waits, among the waits of the process
     deadline   seconds to wait for room, and for the outcome
     hint       what to do about a disk that is too slow

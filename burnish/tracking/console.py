@@ -64,8 +64,7 @@ class ConsoleBackend(Backend):
         self._pace.reached(step, metrics)
         if any(column.metric(metrics) for column in COLUMNS):
             self._show(metrics, step)
-        validation = [f"{name} {value:.4f}" for name, value in metrics.items() if name.startswith("val-core/")]
-        if validation:
+        if validation := [f"{name} {value:.4f}" for name, value in metrics.items() if name.startswith("val-core/")]:
             self._print(f"validation at step {step}: " + ", ".join(validation))
 
     @property
@@ -83,8 +82,7 @@ class ConsoleBackend(Backend):
             self._print(self._line(metrics, step))
             return
         self._step = step
-        reward = REWARD.metric(metrics)
-        if reward is not None:
+        if (reward := REWARD.metric(metrics)) is not None:
             self._rewards.append(metrics[reward])
         self._print_row(metrics, step)
         self.begin()
@@ -102,8 +100,7 @@ class ConsoleBackend(Backend):
     def _line(self, metrics: Mapping[str, float], step: int) -> str:
         parts = [f"step:{self._pace.count(step)}"]
         for column in COLUMNS:
-            name = column.metric(metrics)
-            if name is not None:
+            if (name := column.metric(metrics)) is not None:
                 parts.append(f"{name}:{metrics[name]:{column.form.replace(',', '')}}")
         left = self._pace.left()
         return " - ".join([*parts, f"left:{clock(left)}"] if left is not None else parts)

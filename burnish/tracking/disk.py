@@ -62,9 +62,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        if is_plain(value):
-            return list(value)
-        return [plain(item) for item in value]
+        return list(value) if is_plain(value) else [plain(item) for item in value]
     if hasattr(value, "tolist"):  # numpy and torch, without importing either
         return plain(value.tolist())
     return str(value)

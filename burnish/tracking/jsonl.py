@@ -104,10 +104,6 @@ def last_lines(path: Path, count: int) -> list[dict]:
 
 def cut_torn_line(path: Path) -> None:
     """Take away what follows the last newline, so that the next line does not grow out of half a line."""
-    if not path.is_file() or path.stat().st_size == 0:
-        return
-    with path.open("rb+") as file:
-        content = file.read()
-        end = content.rfind(b"\n") + 1
-        if end < len(content):
-            file.truncate(end)
+    if path.is_file():
+        with path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)

@@ -28,8 +28,7 @@ def configure_logging(level: str | None = None) -> None:
     logger = logging.getLogger("burnish")
     logger.setLevel(name)
     logger.propagate = False
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
+    logger.handlers.clear()
     plain = logging.StreamHandler()
     plain.setFormatter(LiteralFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
     logger.addHandler(TerminalHandler() if sys.stdout.isatty() else plain)

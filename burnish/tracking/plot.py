@@ -43,14 +43,9 @@ def plot_curve(folder: str | Path, png: str | Path, *, title: str, before: float
     axes.set_ylabel("mean reward")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.annotate(
-        f"held-out accuracy\nbefore {before:.2f}   after {after:.2f}",
-        xy=(0.02, 0.97),
-        xycoords="axes fraction",
-        va="top",
-        fontsize=10,
-        bbox={"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": FAINT},
-    )
+    text = f"held-out accuracy\nbefore {before:.2f}   after {after:.2f}"
+    box = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": FAINT}
+    axes.annotate(text, xy=(0.02, 0.97), xycoords="axes fraction", va="top", fontsize=10, bbox=box)
     axes.set_title(title, loc="left")
     png = Path(png).expanduser()
     try:

@@ -22,13 +22,9 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self.console.is_terminal and not self.console.is_dumb_terminal:
-            columns = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}", markup=False),
-            )
-            self._bar = RichProgress(*columns, TimeRemainingColumn(), console=self.console)
+            what, note = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[note]"))
+            columns = (what, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
+            self._bar = RichProgress(*columns, console=self.console)
             self._task = self._bar.add_task(self.what, total=self.total, completed=self.done, note=self.unit)
             self._bar.start()
         return self

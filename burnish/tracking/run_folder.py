@@ -35,11 +35,10 @@ class RunFolder:
     """Makes the folder (a ConfigError if it cannot be written) and writes what belongs in it.
 
     `rollouts` and `validation` put the samples elsewhere (`trainer.rollout_data_dir`, `trainer.validation_data_dir`).
-    Such a folder may be shared by runs: samples are written there, and nothing in it is moved or removed.
+    Such a folder may be shared by runs: nothing in it is moved or removed.
 
     A run calls one of `begin`, `resume` and `append` before it writes; config.yaml and recipe.yaml appear with that
-    call, so that those of an earlier run are moved aside with the rest of it. From that call, or `hold` before it, to
-    `close` no other run can write here: it gets a ConfigError.
+    call. From it, or `hold` before it, to `close` no other run can write here: it gets a ConfigError.
     """
 
     def __init__(
@@ -94,11 +93,10 @@ class RunFolder:
         self._about.clear()
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Queue the training samples of a step; the rows belong to the writer from now on."""
+        """Queue the samples of a step; the rows belong to the writer from now on."""
         self._write_samples(self.rollouts / f"{step}.jsonl", rows)
 
     def write_validation(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Queue the validation samples of a step; the rows belong to the writer from now on."""
         self._write_samples(self.validation / f"{step}.jsonl", rows)
 
     def _write_samples(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -106,8 +104,7 @@ class RunFolder:
         self._writer.start(lambda: write_atomically(path, map(json_line, rows)), f"writing {path}")
 
     def resume(self, step: int) -> None:
-        """The run resumes after `step`: samples of later steps are removed, for they are made again. Those in a folder
-        that the run was given (`trainer.rollout_data_dir`) stay, and are replaced one by one."""
+        """The run resumes after `step`: samples of later steps are removed, but not from folders that it was given."""
         self._lock.take()
         self._start()
         for folder in ("rollouts", "validation"):

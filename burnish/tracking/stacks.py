@@ -50,27 +50,31 @@ def note(waits: Iterable[Wait]) -> Places:
 def _tasks(loop: asyncio.AbstractEventLoop) -> dict[Stack, list[str]]:
     names: dict[Stack, list[str]] = defaultdict(list)
     for task in asyncio.all_tasks(loop):
-        places: list[tuple[str, int | None, str]] = []  # its line, and those of the coroutines that it waits for
-        inner: Any = task.get_coro()
-        while (found := _inside(inner)) is not None:
-            frame, inner = found
-            places.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        names[tuple(places[-FRAMES:])].append(task.get_name())
+        names[places_of(task.get_coro())[-FRAMES:]].append(task.get_name())
     return names
 
 
+def places_of(awaited: Any) -> Stack:
+    """Where a suspended coroutine is: its line, and those of the coroutines that it waits for."""
+    places: list[tuple[str, int | None, str]] = []
+    while (found := _inside(awaited)) is not None:
+        frame, awaited = found
+        places.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+    return tuple(places)
+
+
 def as_text(places: Places) -> str:
-    parts = [f"thread {name}:\n{_lines(stack)}" for name, stack in places.threads]
+    parts = [f"thread {name}:\n{lines_of(stack)}" for name, stack in places.threads]
     for name, tasks in places.loops:
         parts.append(f"tasks of the event loop in thread {name}:\n")
         for stack, those in sorted(tasks.items(), key=lambda item: -len(item[1])):
             more = f" and {len(those) - NAMES} more" if len(those) > NAMES else ""
-            place = _lines(stack) or "  (has not begun, or runs now)"
+            place = lines_of(stack) or "  (has not begun, or runs now)"
             parts.append(f"{'; '.join(sorted(those)[:NAMES])}{more}:\n{place}\n")
     return "\n".join(parts)
 
 
-def _lines(stack: Stack) -> str:
+def lines_of(stack: Stack) -> str:
     return "".join(traceback.format_list([traceback.FrameSummary(*place) for place in stack]))
 
 

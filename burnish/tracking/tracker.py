@@ -135,14 +135,11 @@ class Tracker:
                     del self._held[0]
 
     def close(self, failed: bool = False, state: str | None = None) -> None:
-        """Close every logger, then raise the first failure of closing, if any. The process is watched meanwhile.
-
-        state  how the run ended, for its last status; None: as `failed` and the closing say
-        """
+        """Close every logger, then raise the first failure, if any. `state` is how the run ended, for its last status;
+        None: as `failed` and the closing say."""
         failures: list[Exception] = []
         closers: list[tuple[str, Callable[[], None]]] = [("the samples to be written", self.folder.flush)]
-        for backend in self._backends:
-            closers.append((f"{type(backend).__name__} to close", partial(backend.close, failed)))
+        closers += [(f"{type(one).__name__} to close", partial(one.close, failed)) for one in self._backends]
         for what, close in closers:
             try:
                 with waiting("logger", "the tracker", what, LOGGER_S, report_only=True):

@@ -4,7 +4,7 @@
 Consumes the register of waits (`burnish/waits.py`); writes status/<name>.json (`.starting` until the run begins to
 write its folder) and, when a wait is past its deadline, stacks/<time>_<name>.txt. A wait that is still there `GRACE_S`
 after its deadline, although its thread does nothing else, means that the process hangs: it exits with `EXIT_CODE`, or
-starts the command again (`on_hang`). Nothing is raised into a running thread, which may hold a lock.
+starts the command again (`on_hang`).
 
 Two threads, from `start` to `stop`: `watchdog` wakes every second and touches no file; `status` writes the files, and
 so may hang with the disk. Each message to the log has its own thread, which may hang with the terminal.
@@ -100,8 +100,7 @@ class Watchdog:
             thread.start()
 
     def stop(self, state: str = "done") -> None:
-        """End, with a last status that says how the run ended: done, failed or stopped (as by Ctrl-C). Nothing where it
-        has not begun."""
+        """End, with a last status: done, failed or stopped (as by Ctrl-C). Nothing where it has not begun."""
         if not self._threads:
             return
         self._end = state

@@ -83,9 +83,6 @@ def test_passk_gives_a_group_of_one_nothing_where_the_reference_stops():
     assert alone.any() and inputs.scores[alone].any() and not advantages[alone].any()
 
 
-# What holds for every estimator
-
-
 def everything(seed, rows=8, width=9):
     """A batch that has whatever an estimator may need: holes, a group of one, and a row without a policy token."""
     random = torch.Generator().manual_seed(seed)
@@ -208,9 +205,6 @@ def test_equal_rewards_in_each_group_give_exactly_zero(name, rewards, parts, siz
     assert not advantages.any()
 
 
-# The groups they are written in
-
-
 @given(value=st.floats(-1e6, 1e6), size=st.integers(1, 50))
 def test_statistics_of_groups(value, size):
     """In any order of rows; equal values have exactly their mean, and a group of one keeps its value when centred."""
@@ -235,8 +229,6 @@ def test_equal_sums_of_token_rewards_give_exactly_zero_and_a_group_of_one_keeps_
     inputs = make_advantage_inputs(rewards, mask, [1, 2, 2], norm_adv_by_std_in_grpo=False)
     assert TABLE.load(name)(inputs)[0].tolist() == [[0.75, 0.75], [0, 0], [0, 0]]
 
-
-# pass@k, RLOO, OPO, GPG
 
 SCORES = st.lists(st.integers(-2, 2), min_size=1, max_size=9)  # few values, so that there are ties
 
@@ -276,9 +268,6 @@ def test_gpg_counts_samples_with_a_policy_token_and_those_with_a_reward_or_a_pen
     assert penalised[:, 0].tolist() == [0.5, -0.5, 0, 0]  # α = 1
 
 
-# GDPO
-
-
 def gdpo_inputs(parts=None, **config):
     """Four samples of one prompt, with the parts of their rewards."""
     inputs = make_advantage_inputs(one_per_row([3, 0, 1, 2]), torch.ones(4, 3), ["a"] * 4, **config)
@@ -309,9 +298,6 @@ def test_gdpo_needs_each_part():
     inputs = gdpo_inputs(gdpo_reward_keys=["style", "length", "truth"])
     with pytest.raises(BurnishError, match=r"and length is missing: declare Needs\(reward_components=True\)"):
         gdpo(inputs)
-
-
-# REINFORCE++, ReMax and GAE: rewards along the tokens
 
 
 def plain_gae(rewards, values, mask, gamma, lam):

@@ -82,9 +82,6 @@ def test_gap_golden(case):
     assert_close(metrics, {f"rollout_corr/{name}": value for name, value in case["expected"]["metrics"].items()})
 
 
-# Rows without a policy token
-
-
 def as_if_an_empty_row_counted(metrics, rows, level):
     """Our figures of `rows` sequences, and one more that weighs 0 and has perplexity 1: what the reference reports."""
     held = dict.fromkeys(["training_ppl", "rollout_ppl", "ppl_ratio", "rollout_is_seq_fraction_low"], 1)
@@ -125,9 +122,6 @@ def test_a_batch_without_policy_tokens_is_corrected_to_nothing(level):
     corrected, metrics = both(*sides(case["inputs"]), config)
     assert not corrected.weights.any() and not corrected.mask.any()
     assert set(metrics.values()) == {0.0}
-
-
-# What the metrics mean
 
 
 def gap(*rows):
@@ -224,9 +218,6 @@ def test_k3_is_never_negative(x):
     assert metrics["rollout_corr/k3_kl"] >= 0
 
 
-# Any cut, and what the policy did not sample
-
-
 def corrected_by(config, loss):
     """The loss of a micro-batch under bypass mode, as the update computes it."""
 
@@ -264,9 +255,6 @@ def test_observation_tokens_change_nothing(level, replaced, junk):
     assert torch.equal(first[0].weights, second[0].weights) and torch.equal(first[0].mask, second[0].mask)
     assert first[1] == second[1]
     assert merge([in_the_loss(inputs, config)[1]]) == merge([in_the_loss(other, config)[1]])
-
-
-# Bypass mode
 
 
 @each(BYPASS)

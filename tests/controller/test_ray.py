@@ -158,9 +158,6 @@ def gone(pid):
     return until(lambda: not is_running(int(pid)))
 
 
-# --- what is sent ---
-
-
 @pytest.fixture
 def puts(monkeypatch):
     """Bytes of each column that this process puts into the object store."""
@@ -221,9 +218,6 @@ def test_starting_does_not_wait_and_what_cannot_be_sent_is_named_and_changes_not
     assert gang.nap(0, 1) == 1
 
 
-# --- peers ---
-
-
 def test_workers_call_workers_of_another_group(ray_on_running_hosts, gang):
     # the callers are on the same processes here: their loops answer while their jobs wait
     callers = ray_on_running_hosts.spawn(ResourcePool([4], "callers", "cpu"), {"callers": ClassWithInitArgs(Member)})
@@ -247,9 +241,6 @@ def test_cancelling_the_wait_cancels_the_call(gang):
         return False
 
     assert asyncio.run(cancel(gang.peers()[0]))
-
-
-# --- failures ---
 
 
 def test_dead_process_is_named(pair):

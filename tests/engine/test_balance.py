@@ -34,18 +34,19 @@ def holds_each_once(parts, count):
 
 @cases(*PARTITIONS)
 def test_as_even_as_the_recorded_partitions(case):
-    lengths, k, expected = case["inputs"]["seqlen_list"], case["params"]["k_partitions"], case["expected"]
-    if len(lengths) < k:
-        assert "raises" in expected
+    lengths, k, equal_size = case["inputs"]["seqlen_list"], case["params"]["k_partitions"], case["params"]["equal_size"]
+    expected = case["expected"]
+    if "raises" in expected:
         with pytest.raises(ValueError, match="cannot be split into"):
-            balanced_partitions(lengths, k)
+            balanced_partitions(lengths, k, equal_size=equal_size)
         return
-    parts = balanced_partitions(lengths, k)
+    parts = balanced_partitions(lengths, k, equal_size=equal_size)
     loads = sums(lengths, parts)
     assert holds_each_once(parts, len(lengths))
-    if "raises" not in expected:  # of parts with as many members each, which ours need not be
-        assert max(loads) <= expected["max_sum"] and min(loads) >= expected["min_sum"]
-        assert max(loads) - min(loads) <= expected["spread"]
+    assert max(loads) <= expected["max_sum"] and min(loads) >= expected["min_sum"]
+    assert max(loads) - min(loads) <= expected["spread"]
+    if equal_size:
+        assert [len(part) for part in parts] == expected["partition_sizes"]
 
 
 @cases(GROUPS)
@@ -54,7 +55,7 @@ def test_groups_can_be_balanced_as_wholes(case):
     for length, uid in zip(case["inputs"]["seqlen_list"], case["inputs"]["uid_list"], strict=True):
         members.setdefault(uid, []).append(workload(length))
     groups = [sum(costs) for costs in members.values()]
-    loads = sums(groups, balanced_partitions(groups, case["params"]["k_partitions"]))
+    loads = sums(groups, balanced_partitions(groups, case["params"]["k_partitions"], equal_size=True))
     assert max(loads) <= case["expected"]["max_workload"] and min(loads) >= case["expected"]["min_workload"]
 
 
@@ -82,7 +83,7 @@ def test_micro_batches_are_as_few_and_as_even_as_the_recorded_ones_and_within_th
 @cases(UNEVEN)
 def test_more_even_than_parts_in_order_and_than_the_recorded_ones(case):
     lengths, recorded = case["inputs"]["seqlen_list"], case["expected"]["metrics"]
-    loads = sums(lengths, balanced_partitions(lengths, len(case["inputs"]["partitions"])))
+    loads = sums(lengths, balanced_partitions(lengths, len(case["inputs"]["partitions"]), equal_size=True))
     assert max(loads) <= recorded["global_seqlen/balanced_max"] < recorded["global_seqlen/max"]
     assert min(loads) >= recorded["global_seqlen/balanced_min"] > recorded["global_seqlen/min"]
     assert np.mean(loads) == recorded["global_seqlen/mean"]
@@ -98,17 +99,19 @@ def test_sequences_of_one_token_make_as_many_parts_as_the_budget_divides(case):
 LENGTHS = st.lists(st.integers(0, 300), min_size=1, max_size=40)
 
 
-@given(LENGTHS, st.integers(1, 12))
+@given(LENGTHS, st.integers(1, 12), st.booleans())
 @settings(deadline=None)
-def test_partitions_hold_everything_once(lengths, k):
-    if len(lengths) < k:
+def test_partitions_hold_everything_once(lengths, k, equal_size):
+    if len(lengths) < k or (equal_size and len(lengths) % k):
         with pytest.raises(ValueError, match="cannot be split"):
-            balanced_partitions(lengths, k)
+            balanced_partitions(lengths, k, equal_size=equal_size)
         return
-    parts = balanced_partitions(lengths, k)
+    parts = balanced_partitions(lengths, k, equal_size=equal_size)
     assert holds_each_once(parts, len(lengths))
     assert len(parts) == k and all(parts)
-    assert parts == balanced_partitions(lengths, k)
+    assert parts == balanced_partitions(lengths, k, equal_size=equal_size)
+    if equal_size:
+        assert {len(part) for part in parts} == {len(lengths) // k}
 
 
 @given(LENGTHS, st.integers(1, 700))

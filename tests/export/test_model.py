@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,12 +18,18 @@ from transformers import (
     GenerationConfig,
 )
 
+from burnish.config.model import ModelConfig
 from burnish.errors import ModelError
 from burnish.export import check, model
-from burnish.export.check import Bench
+from burnish.export.check import (
+    Bench,
+    behaviour,
+    make_probes,
+    measure,
+)
 from burnish.export.place import copy_tokenizer
 from burnish.export.source import ExportRequest
-from burnish.models.loading import read_tokenizer
+from burnish.models.loading import load_causal_lm, read_tokenizer
 from burnish.models.tiny import write_tiny_model
 from tests.models.helpers import edit_json
 
@@ -273,3 +280,41 @@ def test_models_and_adapters_on_the_gpu(run, make_adapter, tiny_model, go, logit
     merged = go(adapter, "merged", device="auto", dtype=dtype)
     assert merged.facts.from_float32.mean < merged.facts.effect.mean / 2
     assert torch.allclose(logits(tmp_path / "merged").float(), logits(tiny_model, adapter), atol=0.1)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    return read_tokenizer(tiny_model)
+
+
+@pytest.fixture
+def module(tiny_model):
+    return load_causal_lm(tiny_model, ModelConfig()).eval()
+
+
+def test_probes_are_a_chat_and_random_tokens_that_fit_the_model(tokenizer):
+    probes = make_probes(tokenizer, 259, 512)
+    assert probes == make_probes(tokenizer, 259, 512)
+    assert tokenizer.decode(probes[0]).startswith("<|start|>user\nWhat is 347+586?")
+    assert [len(probe) for probe in probes[1:]] == [2, 17, 64, 160]
+    assert len({token for probe in probes for token in probe}) > 150
+    assert {len(probe) for probe in make_probes(tokenizer, 259, 40)} == {40, 2, 17}
+    with pytest.raises(ModelError, match=r"the tokenizer gives the token \d+, but the model knows only 50 tokens"):
+        make_probes(tokenizer, 50, 512)
+
+
+def test_log_probs_are_those_of_the_next_tokens(module):
+    probe = [5, 9, 200, 7]
+    (found,) = measure(module, [probe], values=False, what=Path("m"))
+    with torch.no_grad():
+        everything = module(torch.tensor([probe])).logits[0].log_softmax(-1)
+    assert torch.allclose(found, everything[[0, 1, 2], probe[1:]], atol=1e-6)
+
+
+def test_a_chat_template_that_cannot_render_the_probe(tokenizer, tiny_model):
+    other = read_tokenizer(tiny_model)
+    other.chat_template = "{{ raise_exception('only tools') }}"
+    assert behaviour(other)["chat"] == "not rendered: only tools"
+    assert behaviour(other) == behaviour(other) != behaviour(tokenizer)
+    other.chat_template = None
+    assert behaviour(other)["chat"].startswith("What is 347+586?")

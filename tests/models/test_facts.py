@@ -1,4 +1,4 @@
-"""Sizes read from a folder without loading it."""
+"""Sizes read from a folder without loading it, and what `auto` means on a device."""
 
 import json
 import shutil
@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from burnish.config.optim import OptimConfig
 from burnish.engine.trainable import Trainable
 from burnish.errors import ModelError
+from burnish.models.device import dtype_on
 from burnish.models.facts import read_model_facts
 from burnish.models.tiny import write_tiny_model
 
@@ -82,3 +83,11 @@ def test_damaged_files_are_named(tiny_model, tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ModelError, match=message):
         read_model_facts(tmp_path)
+
+
+@pytest.mark.parametrize("capability, expected", [((7, 5), "float32"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")])
+def test_auto_is_bfloat16_on_a_gpu_that_has_it(monkeypatch, capability, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    assert dtype_on("cuda:0", "auto") == expected
+    assert dtype_on("cuda:0", "float16") == "float16"
+    assert dtype_on("cpu", "auto") == "float32" and dtype_on("cpu", "bfloat16") == "bfloat16"

@@ -85,29 +85,24 @@ VARIANTS = {
     "softcap": {"softcap": 1.5},
     "both": {"window": 20, "softcap": 2.0},
 }
-SHAPES = {"mha": ((3, 3), 16), "gqa": ((6, 2), 16), "one kv head": ((7, 1), 24), "odd size": ((4, 2), 13)}
+LINES = {name: (*line, (6, 2), 16) for name, line in PREFILLS.items()} | {
+    "decode, mha": (LENGTHS, None, (3, 3), 16),
+    "decode, gqa": (LENGTHS, None, (6, 2), 16),
+    "decode, one kv head": (LENGTHS, None, (7, 1), 24),
+    "decode, odd size": (LENGTHS, None, (4, 2), 13),
+}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_decode_is_attention_over_the_rows_own_tokens(shape, variant, monkeypatch):
-    """With the usual groups of rows, row by row, and all in one group."""
-    heads, size = SHAPES[shape]
-    query, kv, where = problem(LENGTHS, heads=heads, size=size)
+@pytest.mark.parametrize("line", LINES)
+def test_attention_is_over_the_tokens_of_each_ones_own_sequence_up_to_itself(line, variant, monkeypatch):
+    """Where each has one token with the usual groups of rows, row by row, and all in one group."""
+    query, kv, where = problem(*LINES[line])
     expected = reference(query, kv, where, 0.4, **VARIANTS[variant])
     for most in (ops.GROUP, 0, 2**40):
         monkeypatch.setattr(ops, "GROUP", most)
         out = paged_attention(query, kv, replace(where, plans={}), scale=0.4, **VARIANTS[variant])
         torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=0)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("lines", PREFILLS)
-def test_prefill_is_causal_attention_over_each_sequence(lines, variant):
-    lengths, counts = PREFILLS[lines]
-    query, kv, where = problem(lengths, counts, heads=(6, 2))
-    out = paged_attention(query, kv, where, scale=0.4, **VARIANTS[variant])
-    torch.testing.assert_close(out.double(), reference(query, kv, where, 0.4, **VARIANTS[variant]), atol=2e-6, rtol=0)
 
 
 def test_shared_first_blocks_a_slice_as_query_and_tokens_past_the_last_sequence():
@@ -191,18 +186,9 @@ def compare(kernels, device, query, kv, where, scale=0.3, **variant) -> None:
 
 @DTYPES
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_decode_kernel_gives_what_the_torch_path_gives(kernels, device, dtype, shape, variant):
-    heads, size = SHAPES[shape]
-    compare(kernels, device, *problem(LENGTHS, heads=heads, size=size, dtype=dtype), **VARIANTS[variant])
-
-
-@DTYPES
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("lines", PREFILLS)
-def test_prefill_kernel_gives_what_the_torch_path_gives(kernels, device, dtype, lines, variant):
-    lengths, counts = PREFILLS[lines]
-    compare(kernels, device, *problem(lengths, counts, heads=(6, 2), dtype=dtype), **VARIANTS[variant])
+@pytest.mark.parametrize("line", LINES)
+def test_kernels_give_what_the_torch_path_gives(kernels, device, dtype, line, variant):
+    compare(kernels, device, *problem(*LINES[line], dtype=dtype), **VARIANTS[variant])
 
 
 @pytest.mark.parametrize("programs", [1, 10, 64, 10**6])

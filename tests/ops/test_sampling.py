@@ -57,9 +57,6 @@ def sampling_of(temperature: float) -> base.Sampling:
     return base.Sampling(temperature=round(temperature, 4))
 
 
-# The noise
-
-
 def test_uniforms_are_those_of_the_rollout_contract_bit_for_bit():
     generator = np.random.default_rng(0)
     edges = [0, 1, 2**31, 2**32 - 1, 2**53, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1]
@@ -69,9 +66,6 @@ def test_uniforms_are_those_of_the_rollout_contract_bit_for_bit():
     got = uniforms(torch.from_numpy(seeds.view(np.int64)), torch.from_numpy(positions))
     assert got.dtype == torch.float64
     np.testing.assert_array_equal(got.numpy(), base.uniforms(seeds, positions))
-
-
-# The draw
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -142,8 +136,6 @@ def test_logits_without_a_distribution_give_token_0_and_nan(temperature, wrong):
     sample_and_advance(torch.tensor([[-INF, -INF, 0.0, 1.0]]), least)
     assert least.ids.tolist() == [2], "tokens without probability are skipped"
 
-
-# Truncation
 
 KINDS = [  # temperature, top-k, top-p, min-p
     (1.0, 0, 1.0, 0.0),
@@ -272,9 +264,6 @@ def test_index_names_the_rows_and_source_their_logits():
     assert rows.ids[:100].tolist() == list(range(100, 200))
 
 
-# How rows move on
-
-
 @pytest.mark.parametrize("index", [None, [2, 0, 1, 3]])
 def test_a_row_ends_at_a_stop_or_when_nothing_is_left(index):
     rows = make_rows(4)
@@ -292,9 +281,6 @@ def test_a_row_ends_at_a_stop_or_when_nothing_is_left(index):
     assert rows.out.tolist() == [[42, 42, 42, -7], [-0.5, -1.5, -2.5, -7], [1, 2, 2, 0]]
     for name in ("seeds", "temperature", "top_k", "top_p", "min_p", "stops"):
         assert torch.equal(getattr(rows, name), getattr(before, name))
-
-
-# The kernels
 
 
 def launch(logits: torch.Tensor, rows: DecodeRows, index=None, source=None, truncates=False) -> DecodeRows:

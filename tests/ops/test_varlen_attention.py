@@ -109,8 +109,6 @@ def test_starts_a_line_of_nothing_and_stacks_that_hold_every_token_once_and_less
         compare(LINES["uneven"], (4, 2), 3e-2, dtype=torch.bfloat16, **variant)
 
 
-# On a GPU
-
 LONG = [700, 1, 33, 256, 129, 64, 700]
 
 

@@ -1,4 +1,4 @@
-"""The console: plain lines for log files, a growing table for terminals, the figures one watches and the time left."""
+"""The console: lines for log files, a growing table for terminals, the time left; and the progress of counted work."""
 
 import io
 import re
@@ -8,8 +8,10 @@ import pytest
 from rich.console import Console
 
 from burnish.tracking import console as module
+from burnish.tracking import progress
 from burnish.tracking.base import RunFacts
 from burnish.tracking.console import SPARKS, ConsoleBackend, Pace, clock, sparkline
+from burnish.tracking.progress import Progress
 from burnish.waits import waiting
 
 METRICS = {
@@ -192,3 +194,37 @@ def test_clock_and_sparkline():
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([1.0, 1.0]) == "▁▁"
     assert sparkline([float("nan"), 0.0, float("inf"), 1.0]) == " ▁ █"
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))  # not for event loops that run
+    return now
+
+
+def test_lines_come_now_and_then_and_at_the_end(seconds):
+    text = io.StringIO()
+    with Progress("generating", 100, done=40, console=Console(file=text)) as progress:
+        seconds[0] = 5.0
+        progress.advance(10)
+        assert text.getvalue() == "", "nothing to say yet"
+        seconds[0] = 20.0
+        progress.advance(10, "812 tokens/s")
+        progress.advance(40)
+    first, last = text.getvalue().splitlines()
+    assert first == "generating: 60/100 rows, 812 tokens/s, 20 s, 40 s left", (
+        "what was done before is not counted as speed"
+    )
+    assert last == "generating: 100/100 rows, 20 s"
+
+
+def test_brackets_are_shown_as_they_are_and_a_terminal_gets_a_bar(seconds):
+    text = io.StringIO()
+    with Progress("reading [a]", 1, unit="files", console=Console(file=text)) as progress:
+        progress.advance()
+    assert text.getvalue() == "reading [a]: 1/1 files, 0 s\n"
+    terminal = Console(file=text, force_terminal=True, width=100, _environ={})
+    with Progress("scoring", 3, console=terminal) as progress:
+        progress.advance(3, "fast")
+    assert all(words in text.getvalue() for words in ("scoring", "3/3", "rows fast"))

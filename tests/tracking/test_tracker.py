@@ -1,10 +1,13 @@
-"""Tracker: the loggers, the always-written metrics.jsonl, resuming, events, and bad logger names."""
+"""Tracker: the loggers, metrics.jsonl, resuming, events; tensorboard for real, wandb and mlflow against stand-ins."""
 
+import importlib.machinery
 import json
 import math
 import os
 import re
+import sys
 import threading
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from burnish.errors import CheckpointError, ConfigError, install_command
 from burnish.tracking.jsonl import JsonlBackend, read_lines, read_metrics
 from burnish.tracking.run_folder import RunFolder
-from burnish.tracking.tracker import Tracker, check_loggers
+from burnish.tracking.tracker import BACKENDS, Tracker, check_loggers
 from burnish.waits import longest
 
 
@@ -87,17 +90,11 @@ def test_unknown_logger_and_missing_package_are_found_before_training(trainer, f
 
 
 def test_folder_named_like_a_package_is_not_the_package(tmp_path, monkeypatch):
-    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "a_logger").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "mlflow", raising=False)
-    try:
-        import mlflow
-
-        pytest.skip(f"mlflow is installed: {mlflow.__file__}") if mlflow.__file__ else None
-    except ImportError:
-        pass
+    monkeypatch.setitem(BACKENDS, "a_logger", ("a.module:Backend", "a_logger"))
     with pytest.raises(ConfigError, match="not installed"):
-        check_loggers(["mlflow"])
+        check_loggers(["a_logger"])
 
 
 def test_all_loggers_close_when_one_fails_and_the_error_of_the_run_comes_first(trainer, folder, monkeypatch, caplog):
@@ -156,3 +153,88 @@ def test_waits_for_loggers_are_registered_and_watched_until_they_are_closed(trai
     monkeypatch.setattr("burnish.tracking.jsonl.JsonlBackend.close", close)
     run(trainer, folder, [1])
     assert ("logger", "JsonlBackend to close") in seen and "watchdog" in seen[-1]
+
+
+def stand_in(monkeypatch, name, **members):
+    module = ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, origin="stand-in")
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_tensorboard_holds_the_scalars_and_a_resumed_run_replaces_lost_steps(trainer, folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trainer.logger = ["tensorboard"]
+    with Tracker(trainer, folder) as tracker:
+        for step in (1, 2, 3):
+            tracker.log({"reward/mean": float(step)}, step)
+    with Tracker(trainer, folder) as tracker:
+        tracker.resume(1)
+        tracker.log({"reward/mean": 20.0}, 2)
+    events = EventAccumulator(str(folder.path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("reward/mean")] == [(1, 1.0), (2, 20.0)]
+
+
+class WandbRun:
+    def __init__(self, **arguments):
+        self.arguments, self.logged, self.finished = arguments, [], None
+        self.id = arguments["id"] or "fresh"
+
+    def log(self, record):
+        self.logged.append(record)
+
+    def define_metric(self, name, step_metric=None): ...
+
+    def finish(self, exit_code):
+        self.finished = exit_code
+
+
+def test_wandb_gets_names_config_and_steps_and_is_continued(trainer, folder, monkeypatch):
+    runs = []
+    stand_in(monkeypatch, "wandb", init=lambda **kw: runs.append(WandbRun(**kw)) or runs[-1])
+    trainer.logger = ["wandb"]
+    with Tracker(trainer, folder, config={"data": {"seed": 1}}) as tracker:
+        tracker.log({"a": 1.0}, 1)
+    assert runs[0].arguments["project"] == "project" and runs[0].arguments["name"] == "experiment"
+    assert runs[0].arguments["config"] == {"data": {"seed": 1}} and runs[0].arguments["id"] is None
+    assert runs[0].logged == [{"a": 1.0, "step": 1}] and runs[0].finished == 0
+
+    with pytest.raises(ValueError), Tracker(trainer, folder) as tracker:
+        tracker.resume(1)
+        tracker.log({"a": 2.0}, 2)
+        raise ValueError
+    assert runs[1].arguments["id"] == "fresh" and runs[1].arguments["resume"] == "allow"
+    assert runs[1].finished == 1
+
+
+def test_mlflow_gets_names_it_allows(trainer, folder, monkeypatch):
+    calls = []
+    stand_in(
+        monkeypatch,
+        "mlflow",
+        set_experiment=lambda name: calls.append(("experiment", name)),
+        start_run=lambda run_id, run_name: (
+            calls.append(("start", run_id, run_name)) or SimpleNamespace(info=SimpleNamespace(run_id="abc"))
+        ),
+        log_dict=lambda content, name: calls.append(("dict", content, name)),
+        log_metrics=lambda metrics, step: calls.append(("metrics", metrics, step)),
+        end_run=lambda status: calls.append(("end", status)),
+    )
+    trainer.logger = ["mlflow"]
+    with Tracker(trainer, folder, config={"seed": 1}) as tracker:
+        tracker.log({"val-core/gsm8k/acc/mean@4": 0.5}, 3)
+    with Tracker(trainer, folder, config={"seed": 1}) as tracker:
+        tracker.resume(3)
+        tracker.log({"a": 1.0}, 4)
+    assert calls == [
+        ("experiment", "project"),
+        ("start", None, "experiment"),
+        ("dict", {"seed": 1}, "config.yaml"),
+        ("metrics", {"val-core/gsm8k/acc/mean_at_4": 0.5}, 3),
+        ("end", "FINISHED"),
+        ("experiment", "project"),
+        ("start", "abc", "experiment"),
+        ("metrics", {"a": 1.0}, 4),
+        ("end", "FINISHED"),
+    ]

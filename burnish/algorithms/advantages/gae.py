@@ -11,7 +11,6 @@ How we differ:
 - Observation tokens (tool output, search results) are not steps: t + 1 is the next token the policy sampled, so
   neither γ nor λ is spent on them and their values and rewards are not read.
 - Advantages are whitened, as is usual for language models; the paper does not.
-- Both results are 0 outside the mask.
 - No loop over tokens: the recursion is summed by doubling, log2(R) passes over the batch.
 """
 

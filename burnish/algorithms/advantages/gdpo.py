@@ -12,8 +12,7 @@ Paper: GDPO, Group reward-Decoupled Normalization Policy Optimization (Liu et al
 How we differ:
 - Mean and variance of the batch are over its policy tokens, as is usual, so a long response weighs more than a short
   one. In the paper each sample counts once.
-- Parts that are equal throughout their groups add exactly 0. A group whose parts are all equal still has the batch's
-  mean taken off.
+- Parts that are equal throughout their groups add exactly 0; the batch's mean is taken off all the same.
 - A group of one keeps its parts, as in GRPO.
 - Only the score has the KL penalty of `algorithm.use_kl_in_reward` in it; the parts do not.
 """

@@ -24,8 +24,7 @@ from burnish.algorithms.advantages.inputs import AdvantageInputs
 
 
 def gpg(inputs: AdvantageInputs, f_norm: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    samples = int(inputs.response_mask.bool().any(-1).sum())
-    rewarded = int((inputs.scores != 0).sum())
+    samples, rewarded = int(inputs.response_mask.bool().any(-1).sum()), int((inputs.scores != 0).sum())
     alpha = samples / max(1, rewarded)
     advantages = inputs.on_tokens(alpha * inputs.groups.centred(inputs.scores) / f_norm)
     return advantages, advantages

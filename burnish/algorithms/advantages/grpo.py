@@ -11,7 +11,6 @@ How we differ:
 - The KL term of the paper is a term of the loss, switched on by `actor.use_kl_loss`; it is not part of this file.
 - Equal rewards give exactly 0. Elsewhere rounding, divided by ε, can give eight rewards of 0.3 an advantage of 0.03.
 - A group of one keeps its reward, as if its mean were 0 and its deviation 1 (the field's convention).
-- Rewards on tokens the policy did not sample do not count.
 """
 
 import torch

@@ -12,7 +12,6 @@ How we differ:
 - Division by the group's spread is GRPO's, not the paper's.
 - Samples that share the best score get 0: without any one of them, the group does as well.
 - A group of one gets 0, because there is nothing to compare it with; the usual implementation stops the run.
-- Rewards on tokens the policy did not sample do not count.
 """
 
 import math

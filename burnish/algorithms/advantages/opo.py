@@ -6,13 +6,12 @@
 R_i is the sum of the sample's rewards and l_i the number of its policy tokens. If the squared gradient of a response
 is proportional to its length, no other baseline has less variance. Returns are the advantages.
 
-Paper: On-Policy RL with Optimal Reward Baseline (Hao et al. 2025, arXiv:2505.23585). It trains strictly on-policy:
-one update per batch.
+Paper: On-Policy RL with Optimal Reward Baseline (Hao et al. 2025, arXiv:2505.23585), with one update per batch.
 
 How we differ:
 - Equal rewards give exactly 0: the plain mean of the group is taken off before lengths are brought in.
 - A group of one keeps its reward, as if its baseline were 0 (the field's convention).
-- Observation tokens do not count as length, and rewards that stand there do not count.
+- Observation tokens do not count as length.
 """
 
 import torch

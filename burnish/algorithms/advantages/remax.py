@@ -8,10 +8,8 @@ answer of each prompt once and scores it.
 
 Paper: ReMax (Li et al. 2023, arXiv:2310.10505).
 
-How we differ:
-- Both results are 0 outside the mask, and rewards that stand there do not count.
-- The baseline is the greedy answer's score as it is, without the KL penalty that `algorithm.use_kl_in_reward` takes
-  off the rewards of the samples.
+How we differ: the baseline is the greedy answer's score as it is, without the KL penalty that
+`algorithm.use_kl_in_reward` takes off the rewards of the samples.
 """
 
 import torch
@@ -28,6 +26,5 @@ def remax(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
             "remax needs the scores of greedy answers, which are missing: declare Needs(greedy_baseline=True)"
         )
     mask = inputs.response_mask
-    to_go = discounted_sum_to_end(zero_outside(inputs.token_level_rewards, mask), 1.0)
-    returns = zero_outside(to_go, mask)
+    returns = zero_outside(discounted_sum_to_end(zero_outside(inputs.token_level_rewards, mask), 1.0), mask)
     return returns - inputs.on_tokens(inputs.reward_baselines), returns

@@ -10,7 +10,6 @@ How we differ:
 - Equal rewards give exactly 0.
 - A group of one keeps its reward: there are no others to compare it with. The usual vectorised form gives it 0, and
   so disagrees with its own loop form.
-- Rewards on tokens the policy did not sample do not count.
 """
 
 import torch

@@ -36,7 +36,7 @@ TABLE = AlgorithmTable(
         ),
         "kl_cov": Entry("burnish.algorithms.losses.kl_cov:kl_cov", COMPARED, "burnish.algorithms.losses.kl_cov:choose"),
         "dro": Entry("burnish.algorithms.losses.dro:dro"),
-        "gpg": Entry("burnish.algorithms.losses.reinforce:reinforce", Needs(skips_zero_advantage=True)),
+        "gpg": Entry("burnish.algorithms.losses.gpg:gpg", Needs(skips_zero_advantage=True)),
         "reinforce": Entry("burnish.algorithms.losses.reinforce:reinforce", Needs(skips_zero_advantage=True)),
     },
     elsewhere={

@@ -26,14 +26,15 @@ from burnish.algorithms.tally import Metrics
 
 def clip_cov(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     left_out = chosen(inputs, "clip_cov")
-    loss = inputs.aggregate(inputs.weigh(torch.maximum(*_both(inputs)).masked_fill(left_out, 0)))
+    losses = torch.maximum(*inputs.clipped(inputs.log_ratio(20).exp()))
+    loss = inputs.aggregate(inputs.weigh(losses.masked_fill(left_out, 0)))
     return inputs.report(loss, pg_clipfrac=left_out, ppo_kl=-inputs.log_ratio())
 
 
 def choose(inputs: PolicyLossInputs, random: torch.Generator) -> torch.Tensor:
     """(B, R) bool: the tokens of a mini-batch that leave its loss."""
     config, mask = inputs.config.policy_loss, inputs.response_mask
-    cov, (unclipped, clipped) = covariance(inputs), _both(inputs)
+    cov, (unclipped, clipped) = covariance(inputs), inputs.clipped(inputs.log_ratio(20).exp())
     inside = (cov > config.clip_cov_lb) & (cov < config.clip_cov_ub) & ~(clipped > unclipped)
     candidates = zero_outside(inside, mask).nonzero()  # (#, 2) row by row
     drawn = torch.randperm(len(candidates), generator=random)[: how_many(config.clip_cov_ratio, inputs)]
@@ -42,9 +43,3 @@ def choose(inputs: PolicyLossInputs, random: torch.Generator) -> torch.Tensor:
     left_out = torch.zeros_like(mask, dtype=torch.bool)
     left_out[rows, columns] = True
     return left_out
-
-
-def _both(inputs: PolicyLossInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, R) losses without and with the clip."""
-    config, advantages, ratio = inputs.config, inputs.advantages, inputs.log_ratio(20).exp()
-    return -advantages * ratio, -advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)

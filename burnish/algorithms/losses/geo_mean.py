@@ -28,13 +28,13 @@ from burnish.algorithms.tally import Metrics
 
 
 def geo_mean(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    config, mask, advantages = inputs.config, inputs.response_mask, inputs.advantages
-    log_ratio, sign = inputs.log_ratio(), inputs.advantages.sign()
+    config, advantages, log_ratio = inputs.config, inputs.advantages, inputs.log_ratio()
+    sign = advantages.sign()
     near = log_ratio.clamp(-config.clip_ratio_low, config.clip_ratio_high)
     held = sign * torch.minimum(sign * log_ratio, sign * near)  # (B, R)
 
     weights = torch.ones_like(advantages) if inputs.rollout_is_weights is None else inputs.rollout_is_weights
-    kept = mask.bool() & (weights != 0)  # (B, R)
+    kept = inputs.response_mask.bool() & (weights != 0)  # (B, R)
     ratio = masked_mean(held, kept, dim=-1).clamp(max=30).exp()  # (B,)
     losses = -masked_mean(advantages, kept, dim=-1) * ratio * masked_mean(weights.log(), kept, dim=-1).exp()
 

@@ -24,13 +24,10 @@ from burnish.algorithms.tally import Metrics
 
 
 def gspo(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-    config, mask, advantages = inputs.config, inputs.response_mask, inputs.advantages
-    log_ratio, log_prob = inputs.log_ratio().detach(), inputs.policy_log_prob
+    mask, log_ratio, log_prob = inputs.response_mask, inputs.log_ratio().detach(), inputs.policy_log_prob
     of_response = masked_mean(log_ratio, mask, dim=-1)[:, None]  # (B, 1)
     ratio = (log_prob - log_prob.detach() + of_response).clamp(max=10).exp()  # (B, R)
-
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+    unclipped, clipped = inputs.clipped(ratio)
 
     loss = inputs.aggregate(inputs.weigh(torch.maximum(unclipped, clipped)), "seq-mean-token-mean")
     none = torch.zeros_like(mask)

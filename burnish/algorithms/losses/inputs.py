@@ -44,6 +44,11 @@ class PolicyLossInputs:
         """(B, R) log π - log π_old at the tokens the policy sampled, 0 elsewhere; beyond ±bound without gradient."""
         return zero_outside(self.log_prob - self.old_log_prob, self.response_mask).clamp(-bound, bound)
 
+    def clipped(self, ratio: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, R) each: -A · ratio without and with PPO's clip."""
+        low, high = 1 - self.config.clip_ratio_low, 1 + self.config.clip_ratio_high
+        return -self.advantages * ratio, -self.advantages * ratio.clamp(low, high)
+
     def weigh(self, losses: torch.Tensor) -> torch.Tensor:
         """The losses (B, R) times `rollout_is_weights`, where there are any."""
         return losses if self.rollout_is_weights is None else losses * self.rollout_is_weights

@@ -11,8 +11,7 @@ Keys: `policy_loss.tau_pos`, `policy_loss.tau_neg`.
 
 Paper: Soft Adaptive Policy Optimization (Gao et al. 2025, arXiv:2511.20347).
 
-How we differ: log π - log π_old is clamped to ±20 before the exponential. Nothing is clipped, and both clip fractions
-are 0.
+How we differ: log π - log π_old is clamped to ±20 before the exponential. Both clip fractions are 0.
 """
 
 import torch

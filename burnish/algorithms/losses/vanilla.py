@@ -27,10 +27,7 @@ def vanilla(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
         raise ConfigError(f"actor.clip_ratio_c={config.clip_ratio_c} must be above 1: it bounds the ratio from above")
 
     log_ratio, advantages = inputs.log_ratio(20), inputs.advantages
-    ratio = log_ratio.exp()
-
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+    unclipped, clipped = inputs.clipped(log_ratio.exp())
     losses = torch.maximum(unclipped, clipped)
     bound = -advantages * config.clip_ratio_c
     negative = advantages < 0

@@ -8,8 +8,8 @@
 A call waits for the answer of every worker. What unblocks it: the answers; a failure and a short grace, in which a more
 telling one may come; the end of a process, which Ray reports; the deadline. When one worker has left a common call
 while others wait for it in a collective, after a death, and past the deadline, all processes of the pool are ended:
-nothing hangs, and every later call raises WorkerDied. Every tensor, of arguments and of results, is put into Ray's
-object store once and read there by all processes of a node. Ray is imported in this folder only.
+every later call raises WorkerDied. Every tensor is put into Ray's object store once and read there by all processes of
+a node.
 """
 
 from burnish.controller.ray.future import RayFuture

@@ -102,8 +102,7 @@ class RayFuture:
         return WorkersLate(late(what, len(self._hosts.processes), processes, others))
 
     def _take(self, ref: Any, seconds: float) -> None:
-        """Note what a process answered, or that it cannot answer any more. A result that is not here in time stays
-        among those that are waited for."""
+        """Note what a process answered, or that it cannot any more; a result that is not here in time is waited for."""
         process, number = self._waiting[ref]
         rank, reply = process.place.rank, None
         try:

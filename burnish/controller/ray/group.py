@@ -118,7 +118,12 @@ class RayWorkerGroup(WorkerGroup):
             hosts.end("the run disconnected from Ray")
         if ray.is_initialized() and cluster.connected:
             if cluster.timeline:
-                _write_timeline(Path(cluster.timeline).expanduser())
+                path = Path(cluster.timeline).expanduser()
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    ray.timeline(str(path))
+                except (OSError, RayError) as error:  # the run is done; a file about it is no reason to fail
+                    logger.warning("ray_init.timeline_json_file=%s could not be written: %s", path, error)
             if cluster.ours:
                 ray.shutdown()
         cluster.connected = False
@@ -141,14 +146,6 @@ class RayWorkerGroup(WorkerGroup):
 
     def shutdown(self) -> None:
         self._hosts.end("the run shut them down")
-
-
-def _write_timeline(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        ray.timeline(str(path))
-    except (OSError, RayError) as error:  # the run is done; a file about it is no reason to fail
-        logger.warning("ray_init.timeline_json_file=%s could not be written: %s", path, error)
 
 
 def connect(
