@@ -132,7 +132,6 @@ def refuse(parameters):
         (call("refuse", text="a"), "error", "no such thing"),
         ("<tool_call>{oops</tool_call>", "malformed", "Error: "),
         (call("ecko", text="a"), "unknown_tool", "echo"),
-        (call(txet="a"), "bad_arguments", "text"),
         (call(text=3), "bad_arguments", "text"),
     ],
 )
@@ -144,12 +143,7 @@ def test_mistakes_are_reported_and_counted(agent, tokenizer, turn, counted, says
 
 @pytest.mark.parametrize(
     ("act", "says"),
-    [
-        (lambda p: 1 / 0, "ZeroDivisionError"),
-        (lambda p: "lies", "echo"),
-        (lambda p: (ToolResponse("a"), float("nan"), {}), "echo"),
-        (lambda p: asyncio.sleep(60), "0.05 s"),
-    ],
+    [(lambda p: 1 / 0, "ZeroDivisionError"), (lambda p: "lies", "echo"), (lambda p: asyncio.sleep(60), "0.05 s")],
 )
 def test_a_tool_that_fails_lies_or_hangs_ends_the_trajectory(agent, act, says):
     echo = Echo(act=act)
