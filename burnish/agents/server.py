@@ -89,7 +89,6 @@ class Transcript:
 
     @property
     def room(self) -> int:
-        """Tokens that the response may still grow by."""
         return self._limit - len(self.ids)
 
     async def sample(self, sampling_params: Mapping[str, Any], **changes: Any) -> Completion:

@@ -81,8 +81,6 @@ class Choice:
 
 
 class AnswerFormat(ABC):
-    """What all parts of one answer share: id, model, time."""
-
     prefix = ""
     kind = ""
     chunk_kind = ""

@@ -46,7 +46,6 @@ class InteractionSession:
         self._instance_id, self._runs = instance_id, True
 
     async def respond(self, messages: Sequence[Message]) -> InteractionTurn:
-        """The answer to the last of `messages`, which is the policy's."""
         own = [dict(message) for message in messages]  # what an interaction does to its list stays with it
         returned = await self._call("generate_response", own)
         if not isinstance(returned, tuple | list) or len(returned) != 4:

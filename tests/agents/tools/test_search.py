@@ -1,6 +1,7 @@
 """The search tool: what the retriever found, as the model reads it."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -28,19 +29,12 @@ class Client:
         return [document for document in (BONN, RHINE) if query.split()[0].lower() in document.contents.lower()]
 
 
-@pytest.fixture
-def client():
-    return Client()
+client = pytest.fixture(Client)
 
 
 @pytest.fixture
 def search(call, client):
-    made = []
-
-    def ask(**arguments):
-        return call(SearchTool({}, SearchTool.SCHEMA, retriever=lambda: made.append(1) or client), **arguments)
-
-    return ask
+    return partial(call, SearchTool({}, SearchTool.SCHEMA, retriever=lambda: client))
 
 
 def test_one_query(search):
