@@ -72,10 +72,8 @@ def serve(options: ServeOptions) -> int:
 async def run(
     model: ServedModel, options: ServeOptions, listener: socket.socket, ready: Callable[["ServeServer"], None]
 ) -> int:
-    """Serve a loaded model on a listening socket, until a signal or `should_exit` of the server; the exit code.
-
-    `ready` is called with the server when it takes requests.
-    """
+    """Serve a loaded model on a listening socket, until a signal or `should_exit` of the server; the exit code. `ready`
+    is called with the server when it takes requests."""
     engine = EngineThread(model.engine)
     service = ModelService(model, engine, options.model.max_num_seqs + options.max_waiting, options.api_key)
     server = ServeServer(service, ready)

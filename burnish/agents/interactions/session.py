@@ -25,11 +25,8 @@ class InteractionTurn:
 
 
 class InteractionSession:
-    """`start` once, `respond` after each turn of the policy, `score` at the end, `close` always.
-
-    `kwargs` are the row's `interaction_kwargs`, with the name of the interaction. `timeout` is in seconds for each
-    call; None waits for as long as it takes.
-    """
+    """`start` once, `respond` after each turn of the policy, `score` at the end, `close` always. `kwargs` are the row's
+    `interaction_kwargs`, with its name. `timeout` is in seconds for each call; None waits for as long as it takes."""
 
     def __init__(
         self, interaction: BaseInteraction, kwargs: Mapping[str, Any], instance_id: str, timeout: float | None

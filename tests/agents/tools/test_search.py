@@ -29,7 +29,9 @@ class Client:
         return [document for document in (BONN, RHINE) if query.split()[0].lower() in document.contents.lower()]
 
 
-client = pytest.fixture(Client)
+@pytest.fixture
+def client():
+    return Client()
 
 
 @pytest.fixture
