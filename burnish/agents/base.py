@@ -44,13 +44,10 @@ Loop = TypeVar("Loop", bound="type[AgentLoopBase]")
 
 
 class AgentLoopBase(ABC):
-    """Base of all loops. One instance runs one trajectory, so it may keep state on itself.
+    """Base of all loops. One instance runs one trajectory, so it may keep state on itself. `config` is for users' own
+    loops: the run's configuration, by the names of its keys."""
 
-    `environment` is what all trajectories of a run share: tools, interactions, the retriever, settings. `config` is for
-    users' own loops: the run's configuration, by the names of its keys.
-    """
-
-    environment: "Environment"  # set by the runner before `run`
+    environment: "Environment"  # what all trajectories of a run share; set by the runner before `run`
 
     def __init__(self, config: Any, server_manager: ServerManager, tokenizer: Any, chat: ChatRenderer):
         self.config = config

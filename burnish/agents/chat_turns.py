@@ -27,10 +27,8 @@ class ChatTurns:
         self._roles: dict[str, str] = {}
 
     def after(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
-        """The ids from the end of an assistant's turn to the start of its next, with `messages` between them.
-
-        ended   the turn's last sampled token ended it; otherwise the template's own end of turn comes first
-        """
+        """The ids from the end of an assistant's turn to the start of its next, with `messages` between them. `ended`:
+        the turn's last sampled token ended it; otherwise the template's own end of turn comes first."""
         known: list[Message] = []  # in roles of the template; those that become the user's in a row are one message
         for message in messages:
             role = self.role(message["role"])

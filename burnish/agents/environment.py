@@ -83,7 +83,6 @@ class Environment:
 
     @cached_property
     def tools(self) -> dict[str, BaseTool]:
-        """By name: those of the file, or the built-in ones where there is no file."""
         path = self.settings.multi_turn.tool_config_path
         return load_tools(path, retriever=lambda: self.retriever, sandbox=self.settings.sandbox)
 
@@ -121,7 +120,6 @@ class Environment:
         return [self._harmless(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def call_format(self, row: Mapping[str, Any]) -> str:
-        """How a row's policy writes calls: by its `tool_config.tool_format`, or by the configuration."""
         asked = tool_config(row).get("tool_format")
         return self.settings.multi_turn.format if asked in (None, USUAL) else str(asked)
 

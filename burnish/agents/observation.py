@@ -51,15 +51,10 @@ class Observations:
         return self.harmless(self._text(truncate(ids, length, side))), True
 
     def _text(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)).strip(
-            BROKEN
-        )
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(text).strip(BROKEN)
 
 
 def passages(documents: Sequence[Document]) -> str:
-    """Documents that were found, as the policy reads them."""
-    lines = []
-    for number, document in enumerate(documents, 1):
-        title, _, text = document.contents.partition("\n")
-        lines.append(f"Doc {number}(Title: {title}) {text}".strip())
-    return "\n".join(lines)
+    parts = [document.contents.partition("\n") for document in documents]
+    return "\n".join(f"Doc {number}(Title: {title}) {text}".strip() for number, (title, _, text) in enumerate(parts, 1))

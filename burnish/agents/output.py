@@ -73,7 +73,6 @@ class AgentLoopOutput:
         return list(itertools.compress(self.response_ids, self.response_mask))
 
     def policy_turns(self) -> list[list[int]]:
-        """`policy_ids` by turn."""
         turns = itertools.groupby(zip(self.response_ids, self.response_mask, strict=True), key=lambda pair: pair[1])
         return [[token for token, _ in turn] for sampled, turn in turns if sampled]
 

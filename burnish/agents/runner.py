@@ -51,18 +51,13 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class RolloutCall:
-    """What all trajectories of one call have in common.
-
-    namespace   keeps the noise of training and validation apart
-    score       `score(row, output, text)` is awaited for each trajectory as it finishes
-    deadline_s  for all of them
-    """
+    """What all trajectories of one call have in common."""
 
     sampling: Sampling
-    namespace: str
+    namespace: str  # keeps the noise of training and validation apart
     seed: int
-    score: Score | None = None
-    deadline_s: float | None = None
+    score: Score | None = None  # `score(row, output, text)` is awaited for each trajectory as it finishes
+    deadline_s: float | None = None  # for all of them
 
 
 class TrajectoryRunner:

@@ -45,11 +45,8 @@ class ServerManager:
         sampling_params: Mapping[str, Any] | None = None,
         images: Sequence[Any] | None = None,
     ) -> Completion:
-        """Sample a continuation of `prompt_ids`, a list or a tensor.
-
-        What `sampling_params` leaves out is as configured.
-        `request_id` is free text for the engine's messages; requests are identified by trajectory and turn.
-        """
+        """Sample a continuation of `prompt_ids`, a list or tensor. What `sampling_params` leaves out is as configured;
+        `request_id` is free text for the engine's messages, since requests are identified by trajectory and turn."""
         turn, self.turn = self.turn, self.turn + 1
         sampling = Sampling.from_params({**self._sampling.to_params(), **(sampling_params or {})})
         if "seed" not in (sampling_params or {}):
@@ -89,7 +86,6 @@ class Transcript:
 
     @property
     def room(self) -> int:
-        """Tokens that the response may still grow by."""
         return self._limit - len(self.ids)
 
     async def sample(self, sampling_params: Mapping[str, Any], **changes: Any) -> Completion:

@@ -81,11 +81,7 @@ class Choice:
 
 
 class AnswerFormat(ABC):
-    """What all parts of one answer share: id, model, time."""
-
-    prefix = ""
-    kind = ""
-    chunk_kind = ""
+    prefix = kind = chunk_kind = ""
 
     def __init__(self, model: str):
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"

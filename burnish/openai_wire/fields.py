@@ -121,8 +121,18 @@ class Fields:
 
 
 def is_ids(value: Any) -> bool:
-    """Whether a value is a list of at least one whole number."""
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+def is_deep(value: Any, most: int) -> bool:
+    """Whether more than `most` objects and lists of JSON are inside of each other."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [item for item in level if isinstance(item, dict | list)]
+        if not level:
+            return False
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return True
 
 
 def shown(value: Any, limit: int = 60) -> str:

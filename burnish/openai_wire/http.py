@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from burnish.openai_wire.fields import ApiError, bad, broken
+from burnish.openai_wire.fields import ApiError, bad, broken, is_deep
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 READ_AT_MOST = 8 * MAX_BODY_BYTES  # of a body that is too large: a client that still sends does not read the answer
@@ -91,13 +91,9 @@ def parse_json(body: bytes) -> Any:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise bad(f"the body is not readable as JSON: {str(error)[:100] or type(error).__name__}") from None
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        containers = [item for item in level if isinstance(item, dict | list)]
-        if not containers:
-            return value
-        level = [inner for item in containers for inner in (item.values() if isinstance(item, dict) else item)]
-    raise bad(f"the body has more than {MAX_DEPTH} nested objects and lists")
+    if is_deep(value, MAX_DEPTH):
+        raise bad(f"the body has more than {MAX_DEPTH} nested objects and lists")
+    return value
 
 
 def event(data: dict[str, Any]) -> str:

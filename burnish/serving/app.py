@@ -129,7 +129,6 @@ class ModelService:
     async def answer(
         self, request: Request, read: Callable[[Any, ServedModel], ServeRequest], shape: type[AnswerFormat]
     ) -> Response:
-        """Read a request, generate, and answer whole or as a stream."""
         self.authorise(request)
         if self._received >= MAX_RECEIVED:
             raise overloaded(f"{self._received} requests are being received by this server; try again later")

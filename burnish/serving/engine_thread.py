@@ -34,7 +34,6 @@ class EngineThread:
         return self._engine.lost() is not None
 
     def submit(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, sink: Sink) -> None:
-        """Generate; `sink` is called with every event of this request."""
         if not self.alive:
             raise RolloutError("the engine has stopped")
         request = Request(list(prompt_ids), sampling, request_id=request_id)

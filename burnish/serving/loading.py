@@ -37,8 +37,6 @@ class ModelOptions:
 
 @dataclass
 class ServedModel:
-    """A loaded model and the facts that answers and messages need."""
-
     name: str
     tokenizer: Any
     engine: "RolloutEngine"
@@ -64,7 +62,6 @@ def temperature_problem(engine_name: str, temperature: float) -> str | None:
 
 
 def check(options: ModelOptions) -> None:
-    """Everything that can be checked without loading anything."""
     engine_spec(options.engine, CHOICE).check_installed(f"{CHOICE}{options.engine}", CHOICE)
     if options.dtype not in DTYPES:
         raise ConfigError(f"--dtype {options.dtype}: choose one of {', '.join(DTYPES)}")

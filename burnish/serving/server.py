@@ -72,10 +72,8 @@ def serve(options: ServeOptions) -> int:
 async def run(
     model: ServedModel, options: ServeOptions, listener: socket.socket, ready: Callable[["ServeServer"], None]
 ) -> int:
-    """Serve a loaded model on a listening socket, until a signal or `should_exit` of the server; the exit code.
-
-    `ready` is called with the server when it takes requests.
-    """
+    """Serve a loaded model on a listening socket, until a signal or `should_exit` of the server; the exit code. `ready`
+    is called with the server when it takes requests."""
     engine = EngineThread(model.engine)
     service = ModelService(model, engine, options.model.max_num_seqs + options.max_waiting, options.api_key)
     server = ServeServer(service, ready)
@@ -93,8 +91,7 @@ class ServeServer(uvicorn.Server):
     def __init__(self, service: ModelService, ready: Callable[["ServeServer"], None]):
         super().__init__(server_config(make_app(service), timeout_graceful_shutdown=GRACE_S + BACKSTOP_S))
         self.stopped_by: int | None = None
-        self._service = service
-        self._ready = ready
+        self._service, self._ready = service, ready
         self._silent: dict[Any, float] = {}  # connection and its last request → since when there is no other
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -142,7 +139,6 @@ class ServeServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ConfigError if it cannot be opened."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
@@ -168,7 +164,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def print_address(model: ServedModel, options: ServeOptions, listener: socket.socket) -> None:
-    """Print the address, the model, and a command to try it."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     address = f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"

@@ -69,7 +69,6 @@ class ChatHistory:
     turns: list[Message] = field(default_factory=list)
 
     def messages(self, question: str | None = None) -> list[Message]:
-        """All of it, with a further question at its end."""
         first = [{"role": "system", "content": self.system}] if self.system else []
         last = [] if question is None else [{"role": "user", "content": question}]
         return [*first, *self.turns, *last]
@@ -175,7 +174,6 @@ class PrintedAnswer:
                 self._failure = error
 
     def end(self, text: str) -> None:
-        """The rest of the answer, and a line break."""
         self.add(text)
         if self._failure is not None:
             raise self._failure
@@ -183,7 +181,6 @@ class PrintedAnswer:
 
 
 def lines(interactive: bool) -> Iterator[str]:
-    """What the user types, or the lines of a pipe."""
     if not interactive:
         try:
             for line in sys.stdin:

@@ -6,6 +6,7 @@ import pytest
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from tests.bad_input.conftest import assert_says
+from tests.trainer.scripted import BROKEN, answering
 
 MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
 INTERACTION = {"agent_name": "tool_agent", "interaction_kwargs": {"name": "gsm8k"}}
@@ -54,3 +55,10 @@ def test_keys(refuses, no_model, place, keys, parts):
     (place / "tools.yaml").write_text("tools: [{name: calculater}]\n")
     write_parquet([row | INTERACTION for row in arithmetic.rows("train", 4, seed=0)], "rows.parquet")
     assert_says(refuses("ppo", *keys), *parts)
+
+
+@pytest.mark.parametrize(("reply", "parts"), BROKEN.values(), ids=BROKEN)
+def test_a_retriever_that_answers_nonsense(refuses, no_model, reply, parts):
+    with answering(reply) as url:
+        message = refuses("ppo", "do_search=true", f"retriever.url={url}", "retriever.timeout=0.3")
+    assert_says(message, f"retriever.url={url}", "no retrieval server answers there", *parts)

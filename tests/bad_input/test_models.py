@@ -1,5 +1,6 @@
 """What a user can get wrong, through the command: models, run folders and checkpoints."""
 
+import errno
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ import pytest
 from safetensors import SafetensorError
 
 from burnish.models.tiny import write_tiny_model
+from burnish.trainer.checkpoint import verify
 from tests.bad_input.conftest import EACH, MODEL_KEY, assert_says
 
 
@@ -61,16 +63,36 @@ def test_weights_that_are_cut_off(refuses, broken_model, command):
     assert_says(refuses(command, f"{MODEL_KEY[command]}={folder}"), "broken", "model.safetensors")
 
 
-@EACH
-def test_a_full_disk_as_safetensors_reports_it(refuses, place, monkeypatch, command):
-    def refuse(*_args, **_kwargs):
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+FULL = "No space left on device"
+SAVE, MKDIR = "burnish.engine.state.save_file", "pathlib.Path.mkdir"
+UNWRITABLE = {
+    "a full disk": (SAVE, OSError(errno.ENOSPC, FULL), [FULL, "free space"]),
+    "as safetensors reports it": (SAVE, SafetensorError(f"I/O error: {FULL} (os error 28)"), [FULL, "free space"]),
+    "read-only": (MKDIR, OSError(errno.EROFS, "Read-only file system"), ["Read-only file system"]),
+}
 
-    monkeypatch.setattr("burnish.engine.state.save_file", refuse)
-    message = refuses(command)
-    assert_says(message, "cannot write checkpoint run/global_step_1", "No space left on device", "free space")
-    assert_says(message, "trainer.default_local_dir")
-    assert not (place / "run/global_step_1").exists()
+
+@EACH
+@pytest.mark.parametrize(("broken", "error", "parts"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_a_disk_that_became_full_or_read_only(refuses, saved, place, monkeypatch, command, broken, error, parts):
+    def refuse(target, *args, **kwargs):
+        if broken == SAVE or target.name.startswith(".global_step_"):
+            raise error
+        mkdir(target, *args, **kwargs)
+
+    before, mkdir = saved(command), Path.mkdir
+    monkeypatch.setattr(broken, refuse)
+    message = refuses(command, "trainer.total_training_steps=2")
+    assert_says(message, "cannot write checkpoint run/global_step_2", "trainer.default_local_dir", *parts)
+    assert not (place / "run/global_step_2").exists()
+    verify(before)
+
+
+@EACH
+def test_a_run_folder_that_cannot_be(refuses, no_model, place, command):
+    (place / "taken").write_text("a file")
+    message = refuses(command, "trainer.default_local_dir=taken/run")
+    assert_says(message, "trainer.default_local_dir=taken/run", "cannot write there")
 
 
 @EACH

@@ -1,7 +1,5 @@
 """What a user can get wrong, through the command, told with thing, value and fix: files and rows."""
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from burnish.data.files import write_parquet
@@ -12,18 +10,12 @@ from tests.bad_input.conftest import EACH, assert_says
 @EACH
 def test_files(refuses, no_model, place, command):
     there = {"ppo": "train.parquet", "sft": "sft.parquet", "rm": "pairs.parquet"}[command]
-    whole = (place / "train.parquet").read_bytes()
+    whole, train = (place / "train.parquet").read_bytes(), "data.train_files"
     (place / "broken.parquet").write_bytes(whole[: len(whole) // 2])
-    (place / "rows.csv").write_text("a,b\n1,2\n")
-    names = ("prompt", "messages", "chosen", "rejected")
-    pq.write_table(pa.table({name: pa.array([], pa.string()) for name in names}), "no.parquet")
-    train, half = "data.train_files", f"{len(whole) // 2} bytes"
     for override, *parts in (
         (f"{train}=['{there}','trian.parquet']", f"{train}: data file not found: trian.parquet", "working directory"),
         ("data.val_files=test.parquet", "data.val_files: data file not found: test.parquet"),
-        (f"{train}=broken.parquet", f"{train}: broken.parquet: not a readable parquet file", half, "again"),
-        (f"{train}=rows.csv", "rows.csv: unknown format", ".parquet", ".jsonl"),
-        (f"{train}=no.parquet", f"{train}: no.parquet: the file has no rows"),
+        (f"{train}=broken.parquet", f"{train}: broken.parquet: not a readable parquet file", "bytes", "again"),
         ("--config-name=recipes/nosuch", "--config-name=nosuch: no nosuch.yaml in", "(there: cispo, clip_higher, cur"),
     ):
         assert_says(refuses(command, override), *parts)
@@ -78,14 +70,11 @@ def test_rows(refuses, no_model, changes, parts):
     assert_says(message, "rows.parquet, row 2", *parts)
 
 
-def test_rows_without_a_reward_model(refuses, no_model, place):
+def test_a_row_whose_answer_is_at_the_top_level(refuses, no_model, place):
     (place / "mine.py").write_text("def compute_score(solution_str, ground_truth):\n    return 0.0\n")
     (place / "rows.jsonl").write_text('{"prompt": "2+2=?", "ground_truth": "4"}\n')
     message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=mine.py")
     assert_says(message, "rows.jsonl, row 0", "the row has 'ground_truth' at top level; put it under reward_model: {")
-    (place / "rows.jsonl").write_text('{"prompt": "2+2=?"}\n')
-    message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=")
-    assert_says(message, "rows.jsonl, row 0", "the row has no data_source", "custom_reward_function.path=my_reward.py")
 
 
 def test_rows_over_the_limit_and_without_an_answer(refuses, no_model):

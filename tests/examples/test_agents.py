@@ -1,6 +1,5 @@
 """examples/search_agent and examples/tool_agent, shortened, as they are: several programs that start and end."""
 
-import json
 import socket
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from burnish.tracking.jsonl import read_metrics
 from tests.examples.conftest import on_path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -26,7 +26,7 @@ def run_script(tmp_path):
         done = subprocess.run([EXAMPLES / script, *SMALL], **where, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         (metrics,) = (tmp_path / "outputs").rglob("metrics.jsonl")
-        return [json.loads(line) for line in metrics.read_text().splitlines()]
+        return read_metrics(metrics)
 
     return run
 

@@ -14,7 +14,8 @@ import pytest
 
 from burnish.cli.main import main
 from burnish.data.tasks import arithmetic
-from tests.examples.conftest import on_path
+from burnish.tracking.jsonl import read_metrics
+from tests.examples.conftest import noting, on_path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["data.train_batch_size=2", "data.train_max_samples=8", "trainer.total_training_steps=2"]
@@ -23,12 +24,6 @@ SMALL_RL = [*SMALL, "data.max_response_length=24", "data.val_max_samples=2", "ac
 SMALL_RL += ["actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.test_freq=-1"]
 KEEP_DRAWING = "algorithm.filter_groups.max_num_gen_batches=0"
 LONGER = [*SMALL_RL, "actor_rollout_ref.rollout.n=8", "data.max_response_length=64"]
-NOTE = """#!{python}
-import json, os, sys
-with open({notes!r}, "a") as file:
-    json.dump({{"argv": sys.argv[1:], "path": os.environ.get("PYTHONPATH", "")}}, file)
-    file.write("\\n")
-"""
 
 
 @pytest.fixture
@@ -36,20 +31,19 @@ def run_script(tmp_path, monkeypatch):
     """Run a script of examples/ with further keys; returns the metrics of the run it makes, by step."""
     monkeypatch.chdir(tmp_path)
     notes = tmp_path / "notes.jsonl"
-    burnish = NOTE.format(python=sys.executable, notes=str(notes))
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
-    environment = on_path(tmp_path / "bin", {"burnish": burnish, "python3": python})
+    environment = on_path(tmp_path / "bin", {"burnish": noting("burnish", notes), "python3": python})
 
     def run(script: str, *overrides: str) -> list[dict[str, float]]:
         command = [str(EXAMPLES / script), *overrides]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        (note,) = map(json.loads, notes.read_text().splitlines())
-        for folder in reversed(note["path"].split(os.pathsep)):
+        ((path, _, *argv),) = map(json.loads, notes.read_text().splitlines())
+        for folder in reversed(path.split(os.pathsep)):
             monkeypatch.syspath_prepend(folder)
-        assert main(note["argv"]) == 0
+        assert main(argv) == 0
         (metrics,) = (tmp_path / "outputs").rglob("metrics.jsonl")
-        return [json.loads(line) for line in metrics.read_text().splitlines()]
+        return read_metrics(metrics)
 
     return run
 

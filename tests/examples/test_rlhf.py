@@ -10,26 +10,22 @@ import pytest
 
 from burnish.cli.main import main
 from burnish.tracking.jsonl import read_metrics
-from tests.examples.conftest import on_path
+from tests.examples.conftest import noting, on_path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rlhf"
 SMALL = {"QUESTIONS": "128", "SFT_STEPS": "16", "RM_STEPS": "20", "PPO_STEPS": "8"}
 ACCURACY = "val-core/burnish/arithmetic/acc/mean@1"
-NOTE = """#!{python}
-import json, sys
-with open("notes.jsonl", "a") as file:
-    file.write(json.dumps([{name!r}, *sys.argv[1:]]) + "\\n")
-"""
 
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch) -> list[list[str]]:
     """What the script runs, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    programs = {name: NOTE.format(python=sys.executable, name=name) for name in ("burnish", "python3")}
+    notes = tmp_path / "notes.jsonl"
+    programs = {name: noting(name, notes) for name in ("burnish", "python3")}
     environment = on_path(tmp_path / "bin", programs) | SMALL
     subprocess.run([str(EXAMPLE / "run.sh"), "trainer.logger=jsonl"], env=environment, check=True)
-    return [json.loads(line) for line in Path("notes.jsonl").read_text().splitlines()]
+    return [json.loads(line)[1:] for line in notes.read_text().splitlines()]
 
 
 def run(program: str, *words: str) -> None:

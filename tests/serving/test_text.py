@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from burnish.data.chat import special_ids
 from burnish.models.tiny import EOS, START, byte_tokenizer
@@ -21,13 +22,7 @@ def ids(text):
     return list(TOKENIZER(text, add_special_tokens=False)["input_ids"])
 
 
-def byte_id(byte):
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    return TOKENIZER.convert_tokens_to_ids(bytes_to_unicode()[byte])
-
-
-BYTE_IDS = [byte_id(byte) for byte in range(256)]
+BYTE_IDS = [TOKENIZER.convert_tokens_to_ids(bytes_to_unicode()[byte]) for byte in range(256)]
 
 
 def stream(tokens, stops=(), stop=None, tokenizer=TOKENIZER):
@@ -78,7 +73,7 @@ def test_the_text_ends_before_the_first_stop_string(text, stops):
 
 
 @given(
-    st.lists(st.sampled_from([*(byte_id(byte) for byte in b"a\x98\xf0\x9f\x80"), START_ID]), max_size=24),
+    st.lists(st.sampled_from([*(BYTE_IDS[byte] for byte in b"a\x98\xf0\x9f\x80"), START_ID]), max_size=24),
     st.lists(st.sampled_from(["😀", "a", "a😀", START]), min_size=1, max_size=3),
 )
 @settings(max_examples=200, deadline=None)

@@ -53,11 +53,6 @@ def read_request(body: Any, run: Mapping[str, Any], vocabulary: int) -> ChatRequ
     differing = [name for name in OF_THE_RUN if name in fields and getattr(asked, name) != run[name]]
     overruled = [f"{name}={fields.get(name)}" for name in differing]
     overruled += [f"seed={asked.seed}"] if "seed" in fields else []
-    changes: dict[str, Any] = {
-        "stop": (*run["stop"], *asked.stop),
-        "stop_token_ids": (*run["stop_token_ids"], *asked.stop_token_ids),
-        "max_tokens": min(asked.max_tokens or wire.LARGEST, run["max_tokens"] or wire.LARGEST),
-    }
     stream, include_usage = wire.read_stream(fields)
     tools = _tools(fields)
     return ChatRequest(
@@ -65,7 +60,11 @@ def read_request(body: Any, run: Mapping[str, Any], vocabulary: int) -> ChatRequ
         messages=_messages(fields),
         tools=tools,
         reads_calls=bool(tools) and fields.get("tool_choice") != "none",
-        sampling=changes,
+        sampling={
+            "stop": (*run["stop"], *asked.stop),
+            "stop_token_ids": (*run["stop_token_ids"], *asked.stop_token_ids),
+            "max_tokens": min(asked.max_tokens or wire.LARGEST, run["max_tokens"] or wire.LARGEST),
+        },
         overruled=overruled,
         log_probs=fields.flag("logprobs"),
         stream=stream,

@@ -70,7 +70,6 @@ class ConversationTree:
 
     @property
     def left_out(self) -> int:
-        """Answered calls that are not on that path."""
         return len(self.turns) - (self.trained.calls if self.trained else 0)
 
 
@@ -94,7 +93,6 @@ class ProgramReply:
 
     @property
     def message(self) -> Message:
-        """As it comes back in the next request."""
         calls = {"tool_calls": self.calls} if self.calls else {}
         return to_messages([{"role": "assistant", "content": self.choice.whole.text, **calls}])[0]
 
@@ -114,8 +112,6 @@ class ProgramReply:
 
 
 class Session:
-    """What one program may ask of the policy, while it runs."""
-
     def __init__(self, loop: AgentLoopBase, sampling_params: Mapping[str, Any], row: Mapping[str, Any]):
         self.conversations = ConversationTree()
         self.full: list[AnsweredCall] = []  # that could not be continued for want of room
@@ -182,7 +178,6 @@ class Session:
         return reply
 
     def _begun(self, request: ChatRequest) -> Transcript:
-        """A new conversation: the rendered messages are its prompt."""
         data = self._loop.environment.settings.data
         try:
             ids = self._loop.chat.prompt_ids(self._harmless(request.messages), request.tools or None)

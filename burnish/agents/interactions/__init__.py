@@ -29,11 +29,8 @@ class BaseInteraction(ABC):
     async def generate_response(
         self, instance_id: str, messages: list[Message], **kwargs: Any
     ) -> tuple[bool, str, float, dict[str, Any]]:
-        """Answer the last of `messages`, which is the policy's.
-
-        Returns whether the trajectory is over, the text of the user's turn (unread when it is over), the reward of the
-        policy's turn, and metrics (numbers by name).
-        """
+        """Answer the last of `messages`, which is the policy's: whether the trajectory is over, the text of the user's
+        turn (unread when it is over), the reward of the policy's turn, and metrics (numbers by name)."""
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
         """The reward of the whole trajectory as this interaction sees it."""

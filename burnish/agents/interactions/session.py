@@ -25,11 +25,8 @@ class InteractionTurn:
 
 
 class InteractionSession:
-    """`start` once, `respond` after each turn of the policy, `score` at the end, `close` always.
-
-    `kwargs` are the row's `interaction_kwargs`, with the name of the interaction. `timeout` is in seconds for each
-    call; None waits for as long as it takes.
-    """
+    """`start` once, `respond` after each turn of the policy, `score` at the end, `close` always. `kwargs` are the row's
+    `interaction_kwargs`, with its name. `timeout` is in seconds for each call; None waits for as long as it takes."""
 
     def __init__(
         self, interaction: BaseInteraction, kwargs: Mapping[str, Any], instance_id: str, timeout: float | None
@@ -46,7 +43,6 @@ class InteractionSession:
         self._instance_id, self._runs = instance_id, True
 
     async def respond(self, messages: Sequence[Message]) -> InteractionTurn:
-        """The answer to the last of `messages`, which is the policy's."""
         own = [dict(message) for message in messages]  # what an interaction does to its list stays with it
         returned = await self._call("generate_response", own)
         if not isinstance(returned, tuple | list) or len(returned) != 4:

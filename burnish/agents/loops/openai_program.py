@@ -30,8 +30,6 @@ PACKAGES = ("fastapi", "uvicorn")
 
 
 class OpenAIProgramLoop(AgentLoopBase):
-    """Runs `program` against the endpoint and returns what the policy was asked and sampled."""
-
     def __init__(
         self,
         config: Any,

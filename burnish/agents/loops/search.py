@@ -14,8 +14,7 @@ turn.
 
 import re
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.observation import passages
@@ -30,37 +29,29 @@ NOTICE = (
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Action:
-    kind: Literal["search", "answer", "invalid"]
-    content: str = ""
-
-    @classmethod
-    def read(cls, text: str) -> "Action":
-        """The first pair of tags in a turn."""
-        found = _ACTION.search(text)
-        if found is None:
-            return cls("invalid")
-        kind, content = found[1], found[2].strip()
-        return cls("answer", content) if kind == "answer" else cls("search" if content else "invalid", content)
+def read_action(text: str) -> tuple[str, str]:
+    """The first pair of tags in a turn: `search`, `answer` or `invalid`, and what is between them."""
+    found = _ACTION.search(text)
+    kind, content = (found[1], found[2].strip()) if found else ("invalid", "")
+    return kind if content or kind == "answer" else "invalid", content
 
 
 class SearchAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         transcript = self.transcript(self.prompt_ids(row["messages"]))
         stops = (*sampling_params.get("stop", ()), *STOPS)
-        actions: list[Action] = []
+        actions: list[str] = []
         retrieved: list[str] = []
         seconds = 0.0
         for turns_left in range(self.environment.settings.max_turns, -1, -1):
             completion = await transcript.sample(sampling_params, stop=stops)
-            action = Action.read(self.text(completion))
+            action, content = read_action(self.text(completion))
             actions.append(action)
-            if action.kind == "answer" or not turns_left:
+            if action == "answer" or not turns_left:
                 break
-            if action.kind == "search":
+            if action == "search":
                 start = time.perf_counter()
-                documents = await self.environment.retriever.search(action.content)
+                documents = await self.environment.retriever.search(content)
                 seconds += time.perf_counter() - start
                 retrieved.append("\n".join(document.contents for document in documents))
                 observation = self.information(documents)
@@ -68,14 +59,14 @@ class SearchAgentLoop(AgentLoopBase):
                 observation = self.notice(completion)
             if not transcript.observe(observation):
                 break
-        valid = sum(action.kind != "invalid" for action in actions)
+        valid = len(actions) - actions.count("invalid")
         observed = len(transcript.mask) - sum(transcript.mask)
         return transcript.output(
             num_turns=2 * len(actions),
             metrics={
                 "num_tool_calls": len(retrieved),
                 "env/number_of_actions": len(actions),
-                "env/finish_ratio": float(actions[-1].kind == "answer"),
+                "env/finish_ratio": float(actions[-1] == "answer"),
                 "env/number_of_valid_action": valid,
                 "env/ratio_of_valid_action": valid / len(actions),
                 "env/number_of_valid_search": len(retrieved),

@@ -8,9 +8,8 @@ user would, until it is done. The loop also ends at the limits of turns, and whe
 Rewards: tools and interactions give one to each turn, and tools one to the trajectory, which counts for its last turn.
 `multi_turn.rewards` chooses what is trained; reward functions find them in `extra_info`.
 
-A policy calls tools in one of two ways: by the messages of its chat template, or by ReAct's lines of text. A
-`CallProtocol` decides what the prompt is, where a turn stops, which calls it makes, and how results are shown; the loop
-is the same for both.
+A policy calls tools by the messages of its chat template, or by ReAct's lines of text; its `CallProtocol` decides what
+the prompt is, where a turn stops, which calls it makes, and how results are shown.
 """
 
 import asyncio
@@ -30,6 +29,15 @@ from burnish.data.chat import Message
 from burnish.rollout.base import Completion
 
 REACT = "react"
+STEPS = """\
+Write each step in these lines:
+Thought: what you know and what is missing
+Action: the tool to call, one of {}
+Action Input: its arguments, as a JSON object
+Then stop: the result comes as a line that begins with Observation. Take as many steps as you need. When you know the \
+answer, write:
+Thought: why it is the answer
+Final Answer: the answer"""
 
 
 class CallProtocol:
@@ -77,7 +85,6 @@ def make_protocol(environment: Environment, call_format: str, tools: Mapping[str
 
 
 def explain(schemas: Sequence[Schema]) -> str:
-    """The lines of ReAct, and the tools that may be called with them."""
     tools = []
     for schema in schemas:
         function = schema["function"]
@@ -85,20 +92,7 @@ def explain(schemas: Sequence[Schema]) -> str:
         arguments = ", ".join(f"{name} ({about.get('type', 'any')})" for name, about in properties.items())
         tools.append(f"- {function['name']}: {function.get('description', '')} Arguments: {arguments or 'none'}")
     names = ", ".join(schema["function"]["name"] for schema in schemas)
-    return "\n".join(
-        [
-            "Work towards the answer step by step. You can call these tools:",
-            *tools,
-            "Write each step in these lines:",
-            "Thought: what you know and what is missing",
-            f"Action: the tool to call, one of {names}",
-            "Action Input: its arguments, as a JSON object",
-            "Then stop: the result comes as a line that begins with Observation. Take as many steps as you need. When "
-            "you know the answer, write:",
-            "Thought: why it is the answer",
-            "Final Answer: the answer",
-        ]
-    )
+    return "\n".join(["Work towards the answer step by step. You can call these tools:", *tools, STEPS.format(names)])
 
 
 class ToolAgentLoop(AgentLoopBase):
@@ -145,7 +139,6 @@ class ToolAgentLoop(AgentLoopBase):
         messages: list[Message],
         sampling_params: dict[str, Any],
     ) -> None:
-        """Turn after turn, until nothing is left to answer or a limit is reached."""
         limits = self.environment.settings.multi_turn
         stops = (*sampling_params.get("stop", ()), *protocol.stops)
         while True:
@@ -221,7 +214,6 @@ class ToolAgentLoop(AgentLoopBase):
         return cut
 
     async def reply(self, user: InteractionSession, messages: list[Message]) -> Message | None:
-        """What the interaction answers, None if it is done."""
         turn = await user.respond(list(messages))
         self.turn_scores[-1] += turn.score
         for name, value in turn.data.items():

@@ -87,7 +87,6 @@ class ToolParser(ABC):
 
 
 def find_parser(name: str) -> ToolParser:
-    """The parser of a format; for an unknown one a ConfigError names the nearest."""
     spelling = OTHER_SPELLINGS.get(name, name)
     if spelling not in TABLE:
         near = difflib.get_close_matches(str(name), [*TABLE, *OTHER_SPELLINGS], n=1)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.parsers import Parsed, Schema, ToolCall, ToolParser
-from burnish.agents.parsers.reading import MAX_DEPTH, read_json, write_json
+from burnish.agents.parsers.reading import read_json, write_json
 
 PADDING = ("<|pad|>", "<|endoftext|>")
 START, CALL, END = "<|start|>", "<|call|>", "<|end|>"
@@ -39,13 +39,7 @@ class GptOssParser(ToolParser):
                 break
             parsed.content += text[done : header.start()]
             done = end + len(CALL)
-            arguments, name = text[header.end() : end], header[1].strip()
-            call: ToolCall | str = ToolCall(name, arguments)
-            if not name:
-                call = "there is no name after to=functions."
-            elif _is_deep(arguments):
-                call = f"the arguments are nested more than {MAX_DEPTH} levels deep"
-            parsed.add(call, text[header.start() : done])
+            parsed.add(_call(header[1].strip(), text[header.end() : end]), text[header.start() : done])
         rest = parsed.content = parsed.content + text[done:]
         if not parsed.malformed and (meant := _MEANT.search(rest)):
             form = f"{START}assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{{…}}{CALL}"
@@ -73,9 +67,10 @@ def _without_thoughts(text: str) -> str:
     return "".join(kept) + text[done:]
 
 
-def _is_deep(arguments: str) -> bool:
+def _call(name: str, arguments: str) -> ToolCall | str:
     try:
         read_json(arguments)
     except ValueError as error:
-        return "deep" in str(error)
-    return False
+        if name and "deep" in str(error):
+            return f"the arguments are {error}"
+    return ToolCall(name, arguments) if name else "there is no name after to=functions."

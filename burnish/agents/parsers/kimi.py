@@ -44,7 +44,6 @@ class KimiParser(ToolParser):
 
 
 def _call(call_id: str, text: str, tools: Sequence[Schema]) -> ToolCall | str:
-    """The call, or what is wrong with it."""
     if not call_id:
         return f"there is no id, such as functions.NAME:0, after {BEGIN}"
     try:

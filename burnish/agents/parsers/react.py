@@ -65,7 +65,6 @@ def _lines(text: str) -> list[tuple[str, str, str]]:
 
 
 def _call(action: str, given: str | None, tools: Sequence[Schema]) -> ToolCall | str:
-    """The call, or what is wrong with it."""
     if given is None and (brackets := _BRACKETS.fullmatch(action)):
         action, given = brackets[1], brackets[2].strip()
     name = action.strip("`'\"[] \t")

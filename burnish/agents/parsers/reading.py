@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.agents.parsers import Schema
+from burnish.openai_wire.fields import is_deep
 
 MAX_DEPTH = 64
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
@@ -36,7 +37,7 @@ def read_json(text: str) -> Any:
         raise ValueError(_TOO_DEEP) from None
     except ValueError:  # the interpreter bounds the digits of an integer
         raise ValueError("not usable: it holds a number with too many digits") from None
-    if text.count("{") + text.count("[") > MAX_DEPTH and _is_deep(value):
+    if text.count("{") + text.count("[") > MAX_DEPTH and is_deep(value, MAX_DEPTH):
         raise ValueError(_TOO_DEEP)
     return value
 
@@ -74,16 +75,6 @@ def json_end(text: str, start: int) -> int:
             if depth == 0:
                 return token.end()
     return -1
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        inside = [item for item in level if isinstance(item, dict | list)]
-        level = [child for item in inside for child in (item.values() if isinstance(item, dict) else item)]
-        if not level:
-            return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -142,7 +133,6 @@ def after_thought(text: str) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as text between tags."""
     return value if isinstance(value, str) else write_json(value)
 
 

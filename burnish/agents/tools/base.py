@@ -28,10 +28,7 @@ class ToolError(Exception):
 
 class BaseTool(ABC):
     """Base of all tools. `config` is the entry's `config` in the YAML file, `tool_schema` what the model is shown.
-
-    `places` is for a tool that few calls can use at a time: a call waits for its place, and its time limit begins when
-    it has one.
-    """
+    `places` is for a tool that few calls can use at a time: a call's time limit begins when it has its place."""
 
     places: asyncio.Semaphore | None = None
 

@@ -36,8 +36,6 @@ _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 class CalculatorTool(BaseTool):
-    """Keeps no state and gives no reward."""
-
     SCHEMA = function_schema(
         "calculator",
         "Works out an arithmetic expression. It knows + - * / // % ** and parentheses, the functions abs, ceil, cos, "

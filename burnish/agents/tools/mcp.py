@@ -28,8 +28,6 @@ SERVERS_FILE, SERVERS, SELECTED = "mcp_servers_config_path", "servers", "tool_se
 
 
 class McpTool(BaseTool):
-    """One tool of a server. Tools of one server share its `session`."""
-
     def __init__(self, config: Mapping[str, Any], tool_schema: Mapping[str, Any], session: "McpSession"):
         super().__init__(config, tool_schema)
         self.session = session
@@ -132,8 +130,6 @@ def _session(name: str, server: Any, timeout: float, where: str) -> "McpSession"
 
 
 def _offered(sessions: "list[McpSession]", where: str) -> Offered:
-    """What the servers say they have, as functions by name."""
-
     async def ask() -> list[Any]:
         return await asyncio.gather(*(session.list_tools() for session in sessions))
 

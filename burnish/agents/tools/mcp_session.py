@@ -47,18 +47,17 @@ class McpSession:
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
         """ToolError for arguments that the server refuses, ToolFailure for everything else that goes wrong."""
-        connection = self._connection
-        if connection is None or connection.cause or connection.loop is not asyncio.get_running_loop():
-            if connection and connection.loop is not asyncio.get_running_loop() and not connection.loop.is_closed():
+        connection, loop = self._connection, asyncio.get_running_loop()
+        if connection is None or connection.cause or connection.loop is not loop:
+            if connection and connection.loop is not loop and not connection.loop.is_closed():
                 connection.loop.call_soon_threadsafe(connection.end, "was left for another event loop")
-            self._alive = {one for one in self._alive if not one.over and not one.loop.is_closed()}
+            self._alive = {one for one in self._alive if not one.life.done() and not one.loop.is_closed()}
             connection = self._connection = Connection(self.name, self._parameters)
             self._alive.add(connection)
         await connection.started()
         return await connection.call(tool, arguments, self._timeout)
 
     async def close(self) -> None:
-        """End the process and wait until it has exited."""
         for connection in list(self._alive):
             if connection.loop is asyncio.get_running_loop():
                 await connection.close()
@@ -74,18 +73,12 @@ class Connection:
         self.loop = asyncio.get_running_loop()
         self.cause = ""
         self.tools: list[Tool] = []
-        self._name = name
-        self._parameters = parameters
-        self._stderr = _Tail()
+        self._name, self._parameters, self._stderr = name, parameters, _Tail()
         self._ready, self._stop = asyncio.Event(), asyncio.Event()
         self._session: ClientSession | None = None
         self._requests: set[asyncio.Task[Any]] = set()  # held, because the event loop alone does not keep them
         self._ping: asyncio.Task[None] | None = None
-        self._life = asyncio.create_task(self._live(), name=f"MCP server {name}")
-
-    @property
-    def over(self) -> bool:
-        return self._life.done()
+        self.life = asyncio.create_task(self._live(), name=f"MCP server {name}")
 
     async def started(self) -> None:
         """Wait until calls can be made; ToolFailure where it comes to nothing."""
@@ -114,7 +107,7 @@ class Connection:
 
     async def close(self) -> None:
         self.end("was closed")
-        await asyncio.wait({self._life})
+        await asyncio.wait({self.life})
 
     async def _live(self) -> None:
         try:
@@ -198,7 +191,7 @@ class Connection:
 
     async def _failure(self, tool: str = "") -> ToolFailure:
         """Why it ended; waits for that, so that all of its standard error is there."""
-        await asyncio.wait({self._life})
+        await asyncio.wait({self.life})
         said = self._stderr.text()
         return ToolFailure(
             f"{self._who(tool)} {self.cause}" + (f"; its standard error ends with:\n{said}" if said else "")

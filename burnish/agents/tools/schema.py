@@ -54,11 +54,8 @@ def check_schema(schema: Any, where: str) -> dict[str, Any]:
     parameters = function.get("parameters", {"type": "object", "properties": {}})
     for problem in _malformed_object(parameters, "parameters", top=True):
         raise ConfigError(f"{where} ({name}): tool_schema.function.{problem}")
-    return {
-        **schema,
-        "type": "function",
-        "function": {**function, "description": description, "parameters": parameters},
-    }
+    function = {**function, "description": description, "parameters": parameters}
+    return {**schema, "type": "function", "function": function}
 
 
 def check_agreement(schema: Schema, own: Schema, what: str, where: str) -> None:
@@ -106,7 +103,7 @@ def _malformed_object(schema: Any, path: str, top: bool = False) -> Iterator[str
         yield f"{path}.required={required!r:.100}: it must be a list of names"
         return
     for name in required:
-        if ("properties" in schema and name not in properties) or (top and name not in properties):
+        if name not in properties and (top or "properties" in schema):
             yield f"{path}.required names {name}, which is not in properties{nearest(name, properties)}"
 
 

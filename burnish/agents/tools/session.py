@@ -88,7 +88,6 @@ class ToolSession:
         return result(text, "ok", reward, metrics)
 
     async def trajectory_reward(self) -> float:
-        """The sum of the rewards that the used tools give the whole trajectory."""
         return math.fsum([await self._within_limits(name, "calc_reward") for name in self._created()])
 
     async def close(self) -> None:
@@ -108,11 +107,8 @@ class ToolSession:
             raise ToolFailure("; ".join(map(str, failures))) from failures[0]
 
     def _created(self) -> list[str]:
-        return [
-            name
-            for name, task in self._creating.items()
-            if task.done() and not task.cancelled() and task.exception() is None
-        ]
+        ended = [(name, task) for name, task in self._creating.items() if task.done() and not task.cancelled()]
+        return [name for name, task in ended if task.exception() is None]
 
     async def _within_limits(self, name: str, method: Method, *arguments: Any) -> Any:
         """What the tool's method returns; ToolFailure for all that goes wrong except the ToolError of a call."""

@@ -102,14 +102,25 @@ METHODS = {"start": "start_interaction", "respond": "generate_response", "score"
 METHODS["finalize"] = "finalize_interaction"
 
 
+async def broken():
+    raise KeyError("colour")
+
+
+async def leaving():
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize("method, full_name", METHODS.items())
 def test_what_an_interaction_raises_and_how_long_it_takes_end_the_trajectory_alone(method, full_name):
-    async def broken():
-        raise KeyError("colour")
-
     late = "did not end in 0.05 s; make it quicker, or raise actor_rollout_ref.rollout.multi_turn.tool_timeout"
-    for answer, told in ((broken, "raised KeyError: 'colour'"), (asyncio.Event().wait, late)):
-        session, _ = session_of(timeout=0.05, **{method: answer})
+    plain = type("Plain", (Scripted,), {full_name: lambda *_, **__: "not awaited"})
+    for cls, answers, told in (
+        (Scripted, {method: broken}, "raised KeyError: 'colour'"),
+        (Scripted, {method: leaving}, "raised RuntimeError: SystemExit(3)"),
+        (Scripted, {method: asyncio.Event().wait}, late),
+        (plain, {}, "raised TypeError: it is not a coroutine: write async def"),
+    ):
+        session, _ = session_of(timeout=0.05, cls=cls, **answers)
         with pytest.raises(ToolFailure) as failure:
             asyncio.run(drive(session))
         assert str(failure.value).startswith(f"interaction mine: {full_name} {told}")
@@ -136,9 +147,6 @@ def test_a_cancelled_trajectory_is_cancelled_and_closed_in_little_time(monkeypat
 
 
 def test_closing_finalizes_once_and_only_what_was_started_and_hides_no_failed_start():
-    async def broken():
-        raise KeyError("colour")
-
     async def scenario():
         session, interaction = session_of()
         await session.close()

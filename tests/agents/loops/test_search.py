@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from burnish.agents.loops.search import NOTICE, Action
+from burnish.agents.loops.search import NOTICE, read_action
 from burnish.agents.observation import passages
 from burnish.agents.server import Transcript
 from burnish.errors import ToolFailure
@@ -66,7 +66,7 @@ def test_a_turn_ends_at_the_first_closing_tag_and_means_what_was_recorded(search
     for text, recorded in zip(case["inputs"]["responses"], case["expected"]["responses_str"], strict=True):
         _, engine, _ = search([text, "<answer>end</answer>", "<answer>end</answer>"])
         written = engine.tokenizer.decode(engine.record[0, 0][0].token_ids, skip_special_tokens=True)
-        assert Action.read(written) == Action.read(recorded) and recorded.startswith(written)
+        assert read_action(written) == read_action(recorded) and recorded.startswith(written)
 
 
 @pytest.mark.parametrize("name", ["execute_predictions/search", "execute_predictions/no_search_last_turn"])
@@ -76,10 +76,8 @@ def test_actions_and_contents(name):
     recorded = zip(expected["actions"], expected["contents"], expected["dones"], strict=True)
     given = zip(inputs["predictions"], inputs["active_mask"], strict=True)
     for (text, active), (kind, content, done) in zip(given, recorded, strict=True):
-        action = Action.read(text)
-        if active:
-            assert (None if action.kind == "invalid" else action.kind, action.content) == (kind, content)
-            assert (action.kind == "answer") == bool(done)
+        read = read_action(text)
+        assert not active or (read == (kind or "invalid", content) and (read[0] == "answer") == bool(done))
 
 
 def test_observations_are_the_recorded_texts(search, tokenizer):
@@ -87,16 +85,16 @@ def test_observations_are_the_recorded_texts(search, tokenizer):
     results = iter(case["inputs"]["search_results"])
     columns = (case["inputs"]["predictions"], case["inputs"]["active_mask"], case["expected"]["next_obs"])
     for text, active, observed in zip(*columns, strict=True):
-        action = Action.read(text)
-        if not active or action.kind == "answer":
+        action, content = read_action(text)
+        if not active or action == "answer":
             continue
-        found = next(results) if action.kind == "search" else []
+        found = next(results) if action == "search" else []
         documents = [Document(str(i), hit["document"]["contents"]) for i, hit in enumerate(found)]
-        trajectory, _, _ = search([text, "<answer>x</answer>"], library=Library({action.content: documents}))
+        trajectory, _, _ = search([text, "<answer>x</answer>"], library=Library({content: documents}))
         seen = told(tokenizer, trajectory.output)
         ended = f"<|start|>user\n{NOTICE.strip()}<|end|><|start|>assistant\n"
-        assert seen == (observed if action.kind == "search" else ended)
-        assert observed == (seen if action.kind == "search" else NOTICE)
+        assert seen == (observed if action == "search" else ended)
+        assert observed == (seen if action == "search" else NOTICE)
 
 
 @pytest.mark.parametrize("number", range(4))

@@ -8,7 +8,6 @@ import pytest
 
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
 from burnish.agents.tools.schema import function_schema
-from burnish.errors import ConfigError
 from burnish.models.tiny import byte_tokenizer
 from burnish.rollout.base import Sampling
 from tests.agents.conftest import told
@@ -132,7 +131,6 @@ def refuse(parameters):
         (call("refuse", text="a"), "error", "no such thing"),
         ("<tool_call>{oops</tool_call>", "malformed", "Error: "),
         (call("ecko", text="a"), "unknown_tool", "echo"),
-        (call(txet="a"), "bad_arguments", "text"),
         (call(text=3), "bad_arguments", "text"),
     ],
 )
@@ -144,12 +142,7 @@ def test_mistakes_are_reported_and_counted(agent, tokenizer, turn, counted, says
 
 @pytest.mark.parametrize(
     ("act", "says"),
-    [
-        (lambda p: 1 / 0, "ZeroDivisionError"),
-        (lambda p: "lies", "echo"),
-        (lambda p: (ToolResponse("a"), float("nan"), {}), "echo"),
-        (lambda p: asyncio.sleep(60), "0.05 s"),
-    ],
+    [(lambda p: 1 / 0, "ZeroDivisionError"), (lambda p: "lies", "echo"), (lambda p: asyncio.sleep(60), "0.05 s")],
 )
 def test_a_tool_that_fails_lies_or_hangs_ends_the_trajectory(agent, act, says):
     echo = Echo(act=act)
@@ -223,8 +216,6 @@ def test_a_row_picks_its_tools_and_its_format(writing, config, tokenizer, make_r
     (found,) = runner.run([row], Sampling(), namespace="train", seed=7)
     assert "- calculator: " in tokenizer.decode(found.output.prompt_ids)
     assert "42" in told(tokenizer, found.output)
-    with pytest.raises(ConfigError, match="names the tool 'calculater', which does not exist.*did you mean calculator"):
-        runner.run([{**row, "tool_config": {"available_tools": ["calculater"]}}], Sampling(), namespace="train", seed=7)
 
 
 def test_the_last_turn_before_a_limit_earns_its_score(agent):

@@ -127,61 +127,34 @@ def nested(depth):
 
 
 COMMON = ['{"', "{", "[", '[{"', '"', "\\", " ", "\n", "<", "</think>"]
-HERMES = ['"</tool_call>"', '\\"</tool_call>', "", "</think>", '{"a</tool_call>']
-HERMES += ['{"name": ', '{"a": "', '{"</tool_call>"']
+HERMES = ['"</tool_call>"', '\\"</tool_call>', "", "</think>", '{"a</tool_call>', '{"name": ', '{"a": "']
+HERMES += ['{"</tool_call>"']
+CODER = ["<function=", "<function=f>", "<function=f><parameter=a>", ""]
+HARMONY, ANALYSIS = "<|start|>assistant", "<|channel|>analysis<|message|>"
+OSS = [HARMONY + ANALYSIS, f"{ANALYSIS}x<|end|>", "<|channel|> to=functions."]
+OSS += [f"{HARMONY}<|channel|>c to=functions.f <|constrain|>json<|message|>"]
+REACT = ["Action: f", "Action: f[", 'Action Input: {"', "Thought: ", "Action:\n"]
+GLM = ["f<arg_key>", "", "</tool_call>"]
+MINIMAX = "<minimax:tool_call><invoke name="
+GEMMA = [":", ':<|"|>', " <tool_call|>", ":[{b:["]
+DSML = ["<｜DSML｜tool_calls><｜DSML｜invoke name=", '<｜DSML｜parameter name="']
 # Texts that a parser which starts anew at every mark looks through again and again: repeated, and what ends them.
 PIECES = {
     "hermes": (["<tool_call>" + piece for piece in HERMES], ["", "</tool_call>"]),
     "json": (['{"name": ', '{"name": "f", "arguments": {"a": "', "```", "```{'"], ["", '"}', "}}}"]),
     "llama3_json": (['{"name": "f", "parameters": {', "<|python_tag|>", ";", "{};"], ["", '"}']),
     "qwen3_coder": (
-        [
-            "<tool_call><function=",
-            "<function=<>",
-            "<tool_call><function=f>",
-            "<tool_call><function=f><parameter=a>",
-            "<parameter=",
-            "<parameter=a></function>",
-            "<tool_call>",
-        ],
+        [*("<tool_call>" + piece for piece in CODER), "<function=<>", "<parameter=", "<parameter=a></function>"],
         ["", "</tool_call>", ">"],
     ),
-    "react": (
-        ["\nAction: f", "\nAction: f[", '\nAction Input: {"', "\nThought: ", "*", "\t", "\nAction:\n"],
-        ["", "]"],
-    ),
-    "gpt-oss": (
-        [
-            "<|start|>assistant<|channel|>analysis<|message|>",
-            "<|channel|>analysis<|message|>x<|end|>",
-            "<|start|>assistant<|channel|>c to=functions.f <|constrain|>json<|message|>",
-            "<|channel|> to=functions.",
-        ],
-        ["", "<|end|>", "<|call|>"],
-    ),
-    "glm": (
-        ["<tool_call>f<arg_key>", "<arg_key>a</arg_key><arg_value>", "<tool_call>", "<tool_call></tool_call>"],
-        [""],
-    ),
+    "react": (["\n" + line for line in REACT] + ["*", "\t"], ["", "]"]),
+    "gpt-oss": (OSS, ["", "<|end|>", "<|call|>"]),
+    "glm": (["<tool_call>" + piece for piece in GLM] + ["<arg_key>a</arg_key><arg_value>"], [""]),
     "seed": (["<seed:tool_call><function=f>", "<function=<>", "<parameter="], ["", "</seed:tool_call>", ">"]),
-    "minimax": (
-        ["<minimax:tool_call><invoke name=", '<invoke name="f"><parameter name=<'],
-        ["", "</minimax:tool_call>"],
-    ),
+    "minimax": ([MINIMAX, '<invoke name="f"><parameter name=<'], ["", "</minimax:tool_call>"]),
     "kimi": (["<|tool_calls_section_begin|><|tool_call_begin|>", "functions.:1:1"], ["", "<|tool_call_end|>"]),
-    "deepseek_v4": (
-        ["<｜DSML｜tool_calls><｜DSML｜invoke name=", '<｜DSML｜parameter name="'],
-        ["", "</｜DSML｜invoke>"],
-    ),
-    "gemma4": (
-        [
-            "<|tool_call>call:f{a:",
-            '<|tool_call>call:f{a:<|"|>',
-            "<|tool_call>call:f{a <tool_call|>",
-            "<|tool_call>call:f{a:[{b:[",
-        ],
-        ["", "<tool_call|>"],
-    ),
+    "deepseek_v4": (DSML, ["", "</｜DSML｜invoke>"]),
+    "gemma4": (["<|tool_call>call:f{a" + piece for piece in GEMMA], ["", "<tool_call|>"]),
 }
 
 

@@ -82,8 +82,7 @@ def test_a_mistake_is_reported_to_the_one_who_made_it(words, expressions):
 
 
 def test_nesting_up_to_the_limit_is_read():
-    deep = DEEPEST - 1
-    assert evaluate("(" * deep + "1" + ")" * deep) == "1"
+    assert evaluate("(" * (DEEPEST - 1) + "1" + ")" * (DEEPEST - 1)) == "1"
     assert evaluate("+".join(["-(1)"] * 200)) == "-200"
 
 

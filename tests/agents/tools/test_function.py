@@ -150,18 +150,15 @@ def test_an_async_function_runs_on_the_loop_and_a_plain_one_next_to_it(call):
     assert (call(on_loop, x=1).text, call(beside, x=1).text, call(lazily, x=1).text) == ("true", "false", "true")
 
 
-def test_many_functions_that_block_run_at_once():
+def test_many_functions_that_block_run_at_once(run_calls):
+    together = threading.Barrier(128)
+
     @function_tool
-    def nap(seconds: float):
-        time.sleep(seconds)
-        return seconds
+    def meet():
+        return together.wait(60)  # for the others, which would never come if calls ran one after the other
 
-    async def all_of_them():
-        return await asyncio.gather(*(nap.execute(str(i), {"seconds": 0.5}) for i in range(128)))
-
-    start = time.monotonic()
-    assert len(asyncio.run(all_of_them())) == 128
-    assert time.monotonic() - start < 40  # one after the other: 64 s
+    results = run_calls({"meet": meet}, *[("meet", "{}")] * 128, at_once=True)
+    assert {int(result.text) for result in results} == {*range(128)}
 
 
 def test_exceptions_that_are_observed_are_reported_and_others_fail(call):

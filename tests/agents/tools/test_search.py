@@ -1,6 +1,7 @@
 """The search tool: what the retriever found, as the model reads it."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -35,12 +36,7 @@ def client():
 
 @pytest.fixture
 def search(call, client):
-    made = []
-
-    def ask(**arguments):
-        return call(SearchTool({}, SearchTool.SCHEMA, retriever=lambda: made.append(1) or client), **arguments)
-
-    return ask
+    return partial(call, SearchTool({}, SearchTool.SCHEMA, retriever=lambda: client))
 
 
 def test_one_query(search):

@@ -288,11 +288,14 @@ def test_a_tool_that_will_not_be_cancelled_is_left_behind(make_tool, open_sessio
     assert not caplog.records
 
 
-def test_cancelling_a_trajectory_ends_its_tools_and_releases_them_in_little_time(make_tool, open_session, monkeypatch):
+@pytest.mark.parametrize(("method", "before"), [("create", []), ("execute", ["create"])])
+def test_cancelling_a_trajectory_ends_its_tools_and_releases_them_in_little_time(
+    make_tool, open_session, monkeypatch, method, before
+):
     monkeypatch.setattr(guarded, "CLOSING_S", 0.05)
     log, begun, ended = Log(), asyncio.Event(), []
 
-    async def slow(tool, instance_id, parameters):
+    async def slow(tool, instance_id, *parameters):
         try:
             begun.set()
             await asyncio.sleep(600)
@@ -310,12 +313,12 @@ def test_cancelling_a_trajectory_ends_its_tools_and_releases_them_in_little_time
             await session.close()
 
     async def run():
-        tool = make_tool(**log.methods() | {"execute": slow, "release": hang})
+        tool = make_tool(**log.methods() | {method: slow, "release": hang})
         task = asyncio.create_task(trajectory(open_session({"mine": tool}, timeout=600.0)))
         await begun.wait()
         task.cancel()
         await asyncio.wait({task}, timeout=60)
-        assert task.done() and ended == [True] and log.names == ["create", "release"]
+        assert task.done() and ended == [True] and log.names == [*before, "release"]
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -333,28 +336,6 @@ def test_a_call_that_is_given_up_does_not_take_the_others_state(make_tool, open_
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert log.names == ["create", "execute", "release"]
-
-
-def test_closing_while_state_is_being_created_ends_that(make_tool, open_session):
-    log, begun, ended = Log(), asyncio.Event(), []
-
-    async def slow(tool, instance_id):
-        try:
-            begun.set()
-            await asyncio.sleep(600)
-        finally:
-            ended.append(True)
-
-    async def run():
-        session = open_session({"mine": make_tool(**log.methods() | {"create": slow})})
-        task = asyncio.create_task(session.call(ToolCall("mine", "{}")))
-        await begun.wait()
-        task.cancel()
-        await session.close()
-        await asyncio.sleep(0)
-        assert ended == [True] and log.names == ["release"]
-
-    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 @pytest.mark.parametrize("method", ["create", "execute", "calc_reward", "release"])
