@@ -89,9 +89,9 @@ class ReplacingEngine(RolloutEngine):
             engine.abort(request_id)
 
     def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
-        """Where the engine is lost on the way, the next one gets them: it may have kept them all, as a program does in
-        files; otherwise they are handed over again from the first bucket. An iterator of buckets can be read only once:
-        then RolloutError rises, and requests are refused until a publish succeeds."""
+        """Where the engine is lost on the way, the next one has kept them all, as a program does in files, or gets them
+        from the first bucket on. An iterator of buckets can be read only once: then RolloutError rises, and requests
+        are refused until a publish succeeds."""
         is_begun = is_taken = False
 
         def buckets(weights: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

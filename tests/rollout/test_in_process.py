@@ -25,7 +25,8 @@ from tests.rollout.test_sampler import WAYS
 PROMPT = random_prompts(1, seed=5, shortest=9, longest=9)[0]
 FREE = Sampling(max_tokens=20, ignore_eos=True)
 GREEDY = [(prompt, Sampling(temperature=0, max_tokens=12, ignore_eos=True)) for prompt in random_prompts(3, seed=2)]
-KINDS = {"hf": None, "native": {"ahead": 0}, "native ahead 1": {"ahead": 1}, "native ahead 3": {"ahead": 3}}
+KINDS = {"hf": None, "native": {"ahead": 0}, "native ahead 1": {"ahead": 1, "block_size": 16}}
+KINDS |= {"native ahead 3": {"ahead": 3}}
 
 
 @pytest.fixture(params=KINDS)

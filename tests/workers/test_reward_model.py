@@ -348,12 +348,8 @@ def test_neither_needs_a_template_where_both_have_none(worker, write_reward_mode
     assert group.worker.conversations.as_they_are
     module = AutoModelForSequenceClassification.from_pretrained(path).eval()
     for score, (prompt, answer) in zip(scores_of(group.compute_rm_score(rollouts(tokenizer))), CHATS, strict=True):
-        ids = (
-            renderer.prompt_ids(prompt)
-            + tokenizer(answer)["input_ids"]
-            + [tokenizer.eos_token_id]
-            + tokenizer("\n\n")["input_ids"]
-        )
+        written = tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id] + tokenizer("\n\n")["input_ids"]
+        ids = renderer.prompt_ids(prompt) + written
         with torch.no_grad():
             assert score == pytest.approx(module(torch.tensor([ids])).logits.item(), abs=1e-5)
 

@@ -138,10 +138,10 @@ class HostProcess:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """What a method `do_…` of the host gives. RolloutError where it fails, EngineLost where it does not answer."""
-        seconds = self._call_s
         self._refuse_if_gone()
-        with waiting("engine", "", f"{method} of {self._label}", seconds) as wait:
-            answer = self._thread.run(self._call(pickle.dumps(("call", method, arguments)), method, seconds, wait))
+        with waiting("engine", "", f"{method} of {self._label}", self._call_s) as wait:
+            payload = pickle.dumps(("call", method, arguments))
+            answer = self._thread.run(self._call(payload, method, self._call_s, wait))
             try:
                 return answer.result()
             except CancelledError:  # another thread closes it, or has found it lost and replaces it

@@ -196,12 +196,14 @@ def test_an_error_of_the_caller_s_own_function_rises(engine, last):
         (13, "request run/0: Counter: ValueError: seed 13"),
         (17, r"request run/0: it was ended \(repetition\) after 1 of 4 tokens"),
         (19, "without a request to end it"),
+        (23, "seed 23"),
     ],
 )
 def test_one_request_fails_alone(engine, seed, words):
-    """By an error of the program, or by an end that nobody asked for."""
+    """By an error of the program, by an end that nobody asked for, or because it cannot be asked for."""
     with pytest.raises(RolloutError, match=words):
         one(engine, seed=seed)
+    assert engine.in_flight == 0
     assert one(engine).token_ids == [4, 5, 6, 7]
 
 

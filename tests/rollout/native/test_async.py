@@ -95,22 +95,15 @@ def test_a_callback_that_raises_fails_its_own_request_alone(native, module, ahea
 def test_a_finished_callers_next_turn_joins_those_that_run(native, module):
     engine = native(module)
 
-    async def agent(name, turns):
-        prompt, ends = [5, 6, len(name)], []
-        for turn in range(turns):
-            completion = await start(engine, f"{name}-{turn}", prompt, replace(LONG, max_tokens=4))
-            prompt = [*prompt, *completion.token_ids, 9]
-            ends.append(completion)
-        return ends
-
     async def main():
-        long = start(engine, "long")
-        turns = await agent("agent", 6)
-        assert not long.done()  # six turns were had while it ran
-        return turns, await long
+        long, prompt = start(engine, "long"), [5, 6, 7]
+        for turn in range(6):
+            completion = await start(engine, f"turn {turn}", prompt, replace(LONG, max_tokens=4))
+            assert len(completion.token_ids) == 4 and not long.done()
+            prompt = [*prompt, *completion.token_ids, 9]
+        return await long
 
-    turns, long = asyncio.run(main())
-    assert [len(c.token_ids) for c in turns] == [4] * 6 and len(long.token_ids) == 50
+    assert len(asyncio.run(main()).token_ids) == 50
 
 
 def test_a_request_that_can_never_fit_is_refused_at_once(native, module):

@@ -145,3 +145,19 @@ def test_from_another_thread_as_the_engine_generates(native, monkeypatch, ahead)
     loop.close()
     check_exact(versions, requests, completions, context=CONTEXT)
     assert {version for c in completions for version in c.token_versions()} == {0, 1, 2, 3}
+
+
+def test_a_request_that_is_aborted_after_a_publish_has_the_old_version_alone(native):
+    module = family("qwen2")
+    engine, same = native(module), copy.deepcopy(module)
+
+    async def main():
+        tasks = [start(engine, name, sampling=SIXTY) for name in "ab"]
+        await passes(PASSES * 3)
+        engine.publish([same.state_dict()], 1)
+        engine.abort("a")
+        return await asyncio.gather(*tasks)
+
+    aborted, whole = asyncio.run(main())
+    assert aborted.finish_reason == "abort" and set(aborted.token_versions()) == {0}
+    assert len(whole.token_ids) == 60 and set(whole.token_versions()) == {0, 1}

@@ -185,10 +185,6 @@ def test_sleep_frees_the_pool_and_wake_takes_it_again(native):
     pool = 400 * 8 * layers * 2 * heads * head_size * 4
     assert awake - tensor_bytes() >= 0.95 * pool
     assert engine.stats()["kv_blocks_cached"] == 0
-    with pytest.raises(RolloutError, match=r"wake\(\)"):
-        engine.run(requests)
-    with pytest.raises(RolloutError, match=r"wake\(\)"):
-        engine.publish(None, 1)
     engine.sleep()  # again, to no effect
     engine.wake()
     engine.wake()
