@@ -168,7 +168,6 @@ def gathered(engine, count, **how):
 
 
 async def lost_with(shop, replacing, *seeds):
-    """Requests whose engine is lost, while the next one is being made."""
     shop.fates[0] = "dies"
     shop.opens.clear()
     tasks = [begin(replacing, seed) for seed in seeds]
@@ -280,7 +279,6 @@ def test_completed_request_resets_the_count_and_a_failure_to_make_an_engine_coun
 
 
 def test_new_engine_that_fails_at_once_is_replaced_and_closed(shop, replacing):
-    """The next one is made in the place of that one, which ends what it has started."""
     replacing.sleep()
     shop.engines[0].why, shop.fates[1] = "gone", "cannot sleep"
     replacing.wake()

@@ -34,7 +34,6 @@ def make(name, module, tokenizer):
 
 @pytest.fixture
 def replacing(module, tokenizer):
-    """`replacing(name, place)`."""
     made = []
 
     def around(name, place):
@@ -78,7 +77,6 @@ def same(found, expected, bits):
 
 @pytest.fixture
 def changed(module):
-    """The module with other weights, as long as the test runs."""
     weight = module.get_input_embeddings().weight
     before = weight.detach().clone()
     yield {"model.embed_tokens.weight": before.flip(0)}

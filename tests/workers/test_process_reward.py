@@ -19,7 +19,6 @@ PROMPT, RESPONSE, GROUPS, SAMPLES = 4, 5, 4, 3
 
 @pytest.fixture
 def make_worker(tiny_model, tmp_path):
-    """A worker in this process, behind the group through which the trainer calls it."""
 
     def make(model: Path = tiny_model, **changes):
         config = PPOConfig()
@@ -55,7 +54,6 @@ def batch(token_batch):
 
 @pytest.fixture
 def started(make_worker, batch):
-    """A worker, and the batch with the log-probs of its start."""
     group = make_worker()
     return group, batch.union(group.compute_start_log_prob(batch))
 

@@ -93,7 +93,6 @@ def configured(tiny_model):
 
 @pytest.fixture
 def worker(configured):
-    """A worker in this process, behind the group through which the trainer calls it."""
 
     def make(*args, **changes):
         group = LocalWorkerGroup(RewardModelWorker(configured(*args, **changes), total_steps=1))
@@ -188,7 +187,6 @@ def test_the_token_that_ends_a_turn_is_no_way_to_a_higher_score(
 
 
 def test_an_end_is_taken_off_the_response_alone(configured, write_reward_model, tmp_path):
-    """An empty answer to a prompt that ends with a special token."""
     template = CHAT_TEMPLATE.replace("assistant\\n", "assistant<|end|>")
     assert template != CHAT_TEMPLATE
     tokenizer = byte_tokenizer(template)

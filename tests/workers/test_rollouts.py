@@ -78,7 +78,6 @@ def config(tiny_model):
 
 @pytest.fixture
 def peers(model):
-    """Two replicas, each with an engine in its own thread."""
     workers = [ActorRolloutRefWorker.__new__(ActorRolloutRefWorker) for _ in range(2)]
     for worker in workers:
         worker.engine = EngineLoop(engine_of(copy.deepcopy(model[0]), model[1]))

@@ -1,9 +1,9 @@
 """The `hf` engine: the trainer's own transformers module, batched and KV-cached. Simple, and the reference in tests.
 
-It does not call the module's `generate`, which draws from one global random state for the whole batch. Up to
-`max_num_seqs` requests in order are one batch, which runs to its end. After `admit_any_time`, which serving asks for, a
-request starts before the next step and joins those of about its length; the others run in separate batches that take
-turns. Models with a sliding window admit as before.
+The module's `generate` draws from one global random state, so it is not called. Up to `max_num_seqs` requests in order
+are one batch, which runs to its end. After `admit_any_time`, which serving asks for, a request starts before the next
+step and joins those of about its length; the others run in separate batches that take turns. Models with a sliding
+window admit as before.
 """
 
 import asyncio

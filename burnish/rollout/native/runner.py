@@ -110,12 +110,10 @@ def batch_size(rows: int) -> int:
 
 
 class Graphs:
-    """CUDA graphs of decode steps, one for each batch size that comes up, captured when it first does.
-
-    A step that is replayed costs the host one launch instead of some hundred. What a graph reads is where it was at the
-    capture: the weights, the decode state, and the addresses of the KV pool (not the pool itself, which may move). A
-    model whose own code cannot be captured (some mixtures of experts) is run step by step, with a warning.
-    """
+    """CUDA graphs of decode steps, one for each batch size that comes up, captured when it first does. What a graph
+    reads is where it was at the capture: the weights, the decode state, and the addresses of the KV pool (not the pool
+    itself, which may move). A model whose own code cannot be captured (some mixtures of experts) is run step by step,
+    with a warning."""
 
     def __init__(self, state: DecodeState):
         self._state = state

@@ -226,7 +226,6 @@ def test_several_event_loops_ask_at_once(engine):
 
 
 def test_a_loop_that_ends_leaves_its_request_behind(engine):
-    """Nobody is harmed by tokens that come for it."""
 
     async def ask():
         left = start(engine, "left", [3], Sampling(max_tokens=20, ignore_eos=True, seed=7))
@@ -299,7 +298,6 @@ def test_one_that_is_lost_says_why_and_is_renewed_with_its_weights(
 
 
 def test_a_renewal_waits_for_weights_that_are_being_written(make, module):
-    """And has those, not a part of them."""
     engine, renewed = make(), []
     renewal = threading.Thread(target=lambda: renewed.append(engine.renewed()))
 

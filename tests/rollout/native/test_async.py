@@ -13,7 +13,7 @@ from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.rollout.base import Sampling
 from burnish.rollout.native.runner import Flight
 from burnish.waits import longest
-from tests.rollout.asking import LONG, start, until
+from tests.rollout.asking import LONG, outcomes, start, until
 from tests.rollout.native.exact import check_exact, random_requests
 from tests.rollout.native.models import CONTEXT
 
@@ -131,24 +131,16 @@ def test_a_step_is_a_registered_wait_and_one_whose_kernels_hang_is_not_awaited(
     engine.step_deadline_s = 600
     hanging._event = SimpleNamespace(query=lambda: False)
 
-    def wrap(decoder):
-        def call(*args, **kwargs):
-            nonlocal calls
-            calls += 1
-            if calls > calls_before:
-                seen.extend((wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest())
-                hanging.wait(0.05, f"a step of {named}")
-            return decoder(*args, **kwargs)
+    def look():
+        nonlocal calls
+        calls += 1
+        if calls > calls_before:
+            seen.extend((wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest())
+            hanging.wait(0.05, f"a step of {named}")
 
-        return call
+    swap_decoder(engine, lambda decoder: lambda *args, **kwargs: look() or decoder(*args, **kwargs))
 
-    swap_decoder(engine, wrap)
-
-    async def main():
-        tasks = [start(engine, name, prompt=(5, 6 + i)) for i, name in enumerate("abc")]
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    for error in asyncio.run(main()):
+    for error in outcomes(engine, {name: (5, 6 + i) for i, name in enumerate("abc")}):
         assert isinstance(error, EngineLost), error
         assert f"stuck: the kernels of a step of {named} have not ended within 0.05 s" in str(error)
     for _ in range(2):  # refused for what is wrong, again and again

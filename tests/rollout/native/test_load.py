@@ -57,8 +57,6 @@ def weights(version):
 
 
 class Load(RuleBasedStateMachine):
-    """Requests come and go while the pool is too small for them."""
-
     fused = True
 
     @initialize(
@@ -115,7 +113,6 @@ class Load(RuleBasedStateMachine):
     @precondition(lambda self: self.conversations)
     @rule(data=st.data(), sampling=samplings, tail=st.lists(st.integers(3, 9), min_size=1, max_size=3))
     def go_on(self, data, sampling, tail):
-        """The next turn of a conversation."""
         before = data.draw(st.sampled_from(self.conversations), label="conversation")
         self.arrive([*before, *tail][: self.engine.context - 1], sampling, False, 0)
 
@@ -203,7 +200,6 @@ class Load(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("fused,examples", [(True, 30), (False, 10)], ids=["fused", "module"])
 def test_whatever_comes_and_goes(fused, examples):
-    """Through the fused decoder, and through the module's own layers."""
     machine = type("Load", (Load,), {"fused": fused})
     run_machine(machine, settings=settings(max_examples=examples, stateful_step_count=24, deadline=None))
 
