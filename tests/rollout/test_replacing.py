@@ -251,9 +251,8 @@ def test_callers_wait_for_a_new_engine_and_event_loops_continue(shop, replacing)
 def test_gives_up_with_all_reasons_in_order(shop, replacing, count):
     shop.fates = dict.fromkeys(range(10), "dies")
     for i, error in enumerate(gathered(replacing, count)):
-        assert type(error) is RolloutError and str(error).startswith(
-            f"request {i}: the rollout engine is lost, no other"
-        )
+        assert type(error) is RolloutError
+        assert str(error).startswith(f"request {i}: the rollout engine is lost, no other")
         places = [str(error).index(f"engine {n} is dead") for n in range(RESTARTS + 1)]
         assert places == sorted(places)
     assert len(shop.engines) == 1 + RESTARTS and replacing.stats()["replica_restarts"] == RESTARTS
