@@ -60,9 +60,7 @@ class Load:
 
 class Router:
     """Chooses among `count` replicas; pure bookkeeping. `order` is (uid, sample, turn), or () for a lone request.
-
-    Prompts are known by namespace and uid: those of validation may have the uids of training's.
-    """
+    Prompts are known by namespace and uid: those of validation may have the uids of training's."""
 
     def __init__(self, count: int, slack: int = SLACK):
         self.loads = [Load() for _ in range(count)]

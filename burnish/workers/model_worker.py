@@ -57,8 +57,7 @@ class ModelWorker(Worker):
         )
 
     def load(self, loader: Callable[..., "PreTrainedModel"], mesh: Mesh | None) -> "PreTrainedModel":
-        """Call `loader(device=…)` for a model that is then sharded over the mesh, if there is one: each process reads
-        the whole model into host memory and keeps its share on the device."""
+        """`loader(device=…)`: on the device, or whole in host memory for a mesh, which puts shares on the devices."""
         return loader(device=self.device if mesh is None else torch.device("cpu"))
 
 
