@@ -32,11 +32,8 @@ ENGINES = {
 def make_engine(
     name: str, module: Any, tokenizer: Any, config: "BaseRolloutConfig", logs: "Path | None" = None
 ) -> "RolloutEngine":
-    """The engine called `name`, generating with `module` as `actor_rollout_ref.rollout` says.
-
-    `logs` is where its separate processes write their logs; None: the temporary folder, where only that of an engine
-    that was lost stays.
-    """
+    """The engine called `name`, generating with `module` as `actor_rollout_ref.rollout` says. `logs`: of its separate
+    processes; None: the temporary folder, where only the log of an engine that was lost stays."""
     made: RolloutEngine = engine_class(name).from_config(module, tokenizer, config, logs)
     return made
 
@@ -55,11 +52,9 @@ def load_engine(
     choice: str = "rollout.name=",
 ) -> "RolloutEngine":
     """An engine that generates with the weights of a model folder, where nothing is trained. Its caller closes it.
-    `choice` and a name is what errors call the choice of another engine.
-
-    A program, which has its own copy, is given them from the CPU's memory, so that all of the GPU's is left to it.
-    It must give a fixed sequence the log-probs that they give it there. It is supervised: one that is lost is replaced.
-    """
+    `choice` and a name is what errors call the choice of another engine. A program is given
+    them from the CPU's memory, so that all of the GPU's is left to it, must give a fixed sequence the log-probs that
+    they give it there, and is replaced when it is lost."""
     import torch
 
     from burnish.models.device import dtype_on

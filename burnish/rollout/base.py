@@ -91,11 +91,8 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One call of `RolloutEngine.generate`, passed on unchanged by every engine, proxy and agent loop.
-
-    `request_id` must differ from those of running requests. Waiting requests are admitted in the order of `order`, then
-    of arrival; a trajectory's is (uid, sample, turn).
-    """
+    """One call of `RolloutEngine.generate`, passed on unchanged. `request_id` must differ from those of running
+    requests. Waiting ones are admitted by `order`, then as they came; a trajectory's order is (uid, sample, turn)."""
 
     prompt_ids: Sequence[int]
     sampling: Sampling
@@ -156,13 +153,11 @@ class RolloutEngine(ABC):
 
     @abstractmethod
     def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
-        """Take over new weights under this version number.
-
-        They come in buckets of named tensors, so that never all of them are held twice: a bucket is asked for when the
-        one before is taken over and let go. None: the engine reads the trainer's own memory. Where it fails on the way,
-        `generate` is refused until a publish succeeds. It is refused while requests run, unless the engine `runs_on`:
-        they then continue under the new weights, keep their tokens, and use nothing that the old ones computed.
-        """
+        """Take over new weights under this version number: buckets of named tensors, each asked for when the one before
+        is taken over and let go, so that never all are held twice. None: the engine reads the trainer's own memory.
+        Where it fails on the way, `generate` is refused until a publish succeeds. It is refused while requests run,
+        unless the engine `runs_on`: they then continue under the new weights, keep their tokens, and use nothing that
+        the old ones computed."""
 
     @abstractmethod
     def sleep(self) -> None:
@@ -214,10 +209,8 @@ def request_seed(seed: int, namespace: str, uid: int, sample: int, turn: int) ->
 
 
 def uniforms(seeds: Sequence[int] | np.ndarray, positions: Sequence[int] | np.ndarray) -> np.ndarray:
-    """One number in [0, 1) for each (request seed, position in the completion); stateless.
-
-    The position is mixed by the splitmix64 finaliser, added to the seed, and mixed again; the upper 53 bits are kept.
-    """
+    """One number in [0, 1) for each (request seed, position in the completion): the position mixed by the splitmix64
+    finaliser, added to the seed, and mixed again; the upper 53 bits are kept."""
     seeds_u = np.asarray([int(s) & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)
     with np.errstate(over="ignore"):  # arithmetic is modulo 2**64 on purpose
         bits = _mix64(seeds_u + _mix64(np.asarray(positions, dtype=np.uint64)))

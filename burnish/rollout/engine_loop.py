@@ -29,10 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class EngineLoop(RolloutEngine):
-    """Generates with `engine`, which nobody else may step from now on.
-
-    beside    it generates while the publishing thread computes
-    """
+    """Generates with `engine`, which nobody else may step; `beside`: while the publishing thread computes."""
 
     def __init__(self, engine: RolloutEngine, *, beside: bool = False):
         self.context, self.vocabulary = engine.context, engine.vocabulary
@@ -146,10 +143,8 @@ class EngineLoop(RolloutEngine):
         return RolloutError(whose + STOPPED)
 
     def _hand_over(self, function: Callable[[], object]) -> bool:
-        """Let the thread call it between two steps; whether the thread is there to do so.
-
-        One pass late: requests that came or were cancelled just before reach the engine by then.
-        """
+        """Let the thread call it between two steps; whether the thread is there to do so. One pass late: requests that
+        came or were cancelled just before reach the engine by then."""
         with self._lock:
             if not self._is_over:
                 self._loop.call_soon_threadsafe(self._loop.call_soon, function)

@@ -171,10 +171,8 @@ class InProcessEngine(Admitting):
 
 
 def _copy(bucket: Mapping[str, Tensor], own: Mapping[str, Tensor], filled: dict[int, str]) -> None:
-    """Copy what is not there already.
-
-    Tied names share their memory. The first one writes, and the others, which may come in later buckets, must agree.
-    """
+    """Copy what is not there already. Of tied names, which share their memory, the first one writes, and the others,
+    which may come in later buckets, must agree."""
     for name, tensor in bucket.items():
         place = own[name].data_ptr()
         first = filled.setdefault(place, name)

@@ -89,9 +89,9 @@ class ReplacingEngine(RolloutEngine):
             engine.abort(request_id)
 
     def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
-        """Where the engine is lost on the way, the next one gets them: it may have kept them all, as a program does in
-        files; otherwise they are handed over again from the first bucket. An iterator of buckets can be read only once:
-        then RolloutError rises, and requests are refused until a publish succeeds."""
+        """Where the engine is lost on the way, the next one has kept them all, as a program does in files, or gets them
+        from the first bucket on. An iterator of buckets can be read only once: then RolloutError rises, and requests
+        are refused until a publish succeeds."""
         is_begun = is_taken = False
 
         def buckets(weights: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -234,15 +234,13 @@ class ReplacingEngine(RolloutEngine):
             self._maker.start()
 
     def _replace(self, lost: RolloutEngine, replacement: "Future[RolloutEngine]") -> None:
-        """In its own thread. A new engine that cannot be made counts like one that was lost, and one that was made and
-        fails at once is replaced in its turn."""
+        """In its own thread. A new engine that cannot be made, or fails at once, counts like one that was lost."""
         newest = lost
         while not replacement.done():
             if len(self._reasons) > RESTARTS:
                 self._give_up(replacement)
                 break
             log.warning("the rollout engine is lost (%s); a new one is made", self._reasons[-1])
-            counts: dict[str, float] = {}
             try:
                 engine = newest = newest.renewed()
                 if self._admits_any_time:
@@ -253,12 +251,11 @@ class ReplacingEngine(RolloutEngine):
                 with self._lock:
                     self._reasons.append(f"no new engine could be made: {type(error).__name__}: {error}")
                 continue
-            with suppress(RolloutError):  # its processes, which it would ask, have ended
-                counts = lost.stats()
             with self._lock:
                 if replacement.done():  # it is not wanted any more
                     break
-                self._past = _added(self._past, counts)
+                with suppress(RolloutError):  # its processes, which it would ask, have ended
+                    self._past = _added(self._past, lost.stats())
                 self.engine, self._replacement = engine, None
                 self.context, self.vocabulary = engine.context, engine.vocabulary
                 self._restarts += 1
@@ -271,15 +268,11 @@ class ReplacingEngine(RolloutEngine):
 
     def _give_up(self, replacement: "Future[RolloutEngine]", why: str = "") -> None:
         """A replacement that failed stays: there is no engine any more."""
+        given_up = "the rollout engine is lost, no other one completed a request in its place, and it is given up"
         with self._lock:
             if not replacement.done():
-                replacement.set_exception(
-                    RolloutError(
-                        why
-                        or "the rollout engine is lost, no other one completed a request in its place, and it is given "
-                        f"up. The reasons in order: {_listed(self._reasons)}"
-                    )
-                )
+                why = why or f"{given_up}. The reasons in order: {_listed(self._reasons)}"
+                replacement.set_exception(RolloutError(why))
 
     def _give_up_late(self, replacement: "Future[RolloutEngine]") -> None:
         with self._lock:

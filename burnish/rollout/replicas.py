@@ -2,8 +2,8 @@
 weights, through a `ReplicaPeer`. `Router` chooses:
 
 - All turns of a trajectory go where its first one went, because keys and values of it are there.
-- All samples of a prompt go to one replica, which reads the prompt once; unless it has more than `SLACK` requests more
-  than the one with the fewest. The samples that come next then follow to that one.
+- All samples of a prompt go to one replica, which reads the prompt once; when that has more than `SLACK` requests more
+  than the one with the fewest, the next samples go to that one.
 - Otherwise the replica with the fewest requests. Of equal ones, replica uid % n comes first, and those after it in
   turn: several routers that know nothing of one another yet agree about a prompt.
 """
@@ -60,9 +60,7 @@ class Load:
 
 class Router:
     """Chooses among `count` replicas; pure bookkeeping. `order` is (uid, sample, turn), or () for a lone request.
-
-    Prompts are known by namespace and uid: those of validation may have the uids of training's.
-    """
+    Prompts are known by namespace and uid: those of validation may have the uids of training's."""
 
     def __init__(self, count: int, slack: int = SLACK):
         self.loads = [Load() for _ in range(count)]
@@ -91,8 +89,7 @@ class Router:
             self.loads[place].others = max(load - self.loads[place].own, 0)
 
     def forget(self, uids: Iterable[int], namespace: str = "") -> None:
-        """All trajectories of these prompts have ended. Where none is left, the load that replicas reported is
-        outdated."""
+        """All trajectories of these prompts have ended. With none left, what replicas reported is outdated."""
         for uid in uids:
             self._prompts.pop((namespace, uid), None)
         if not self._prompts:
@@ -193,8 +190,8 @@ class Replicas(RolloutEngine):
 
 
 class NullEngine(RolloutEngine):
-    """Where another process of its group has the engine. The processes of a span bring the weights together, and the
-    first of them hands them to the engine; here they are let go. Nobody asks it for tokens: its `context` is 0."""
+    """Where another process of its group has the engine: weights, which all of them bring together, are let go here.
+    Nobody asks it for tokens: its `context` is 0."""
 
     runs_on = True
     context = vocabulary = in_flight = 0
@@ -204,7 +201,7 @@ class NullEngine(RolloutEngine):
 
     def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
         for bucket in weights or ():
-            del bucket  # it is there because all processes took part in bringing it together
+            del bucket
 
     def sleep(self) -> None: ...
 

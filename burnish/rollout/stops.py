@@ -1,7 +1,7 @@
 """Token ids to text, one token at a time, and stop strings found in it; `burnish/serving` shows the same text.
 
-It decodes from the last safe boundary, so a character split over byte-level tokens comes when it is whole and does not
-disturb the rest. Special tokens count as their text. Only the completion is searched, never the prompt.
+A character split over byte-level tokens comes when it is whole. Special tokens count as their text. Only the completion
+is searched, never the prompt.
 """
 
 from typing import Any

@@ -1,8 +1,7 @@
 """Actor, rollout engine and reference policy in one process.
 
-The engine (`replica.py`) sleeps while the policy trains, and its memory is then training's, unless
-`rollout.free_cache_engine` is false. The reference is a frozen copy of the model the run started from, loaded only
-where a KL term reads it; with LoRA it is the actor's own module with the adapter off.
+The engine (`replica.py`) gives its memory to training, unless `rollout.free_cache_engine` is false. The reference is a
+frozen copy of the first model, loaded only where a KL term reads it; with LoRA, the actor's with its adapter off.
 """
 
 import time
@@ -49,8 +48,7 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         self.load_actor()
         self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
-        contents = self.config.actor_rollout_ref.actor.checkpoint
-        self.model_folder = ModelFolder(self.actor, self.tokenizer, contents)
+        self.model_folder = ModelFolder(self.actor, self.tokenizer, self.config.actor_rollout_ref.actor.checkpoint)
         self.reference: Forward | None = None
         if self.config.reads_reference and model.has_lora:
             self.reference, self.reference_mesh = self.actor.forward, self.actor.mesh  # with its adapter off
@@ -205,7 +203,7 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         )
 
     def rows_to_train(self, mini: DataProto) -> DataProto:
-        """Of a mini-batch, the rows that its update runs the model on."""
+        """Of a mini-batch, those that its update runs the model on."""
         return mini[rows_with_gradient(mini)] if self.skips_zero_advantage else mini
 
     def log_probs(

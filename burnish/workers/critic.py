@@ -1,8 +1,5 @@
-"""The critic: a value model that predicts the return at each response token.
-
-Made only where the estimator declares that it needs values. It starts from the model in `critic.model.path` with a
-new value head.
-"""
+"""The critic: a value model that predicts the return at each response token, made only where the estimator needs
+values. It starts from the model in `critic.model.path` with a new value head."""
 
 from torch import Tensor
 

@@ -57,15 +57,13 @@ class ModelWorker(Worker):
         )
 
     def load(self, loader: Callable[..., "PreTrainedModel"], mesh: Mesh | None) -> "PreTrainedModel":
-        """Call `loader(device=…)` for a model that is then sharded over the mesh, if there is one: each process reads
-        the whole model into host memory and keeps its share on the device."""
+        """`loader(device=…)`: on the device, or whole in host memory for a mesh, which puts shares on the devices."""
         return loader(device=self.device if mesh is None else torch.device("cpu"))
 
 
 class ModelFolder:
     """A model's folder in a checkpoint: one `Trainable` with its tokenizer; all parts, unless `config` says otherwise.
-    `capture` copies it into host memory; `save`, called from any thread, writes that copy while training continues.
-    Processes that share a model call all of it together, with one folder that all of them see."""
+    `save` may be called from any thread. Processes that share a model call all of it together, with one folder."""
 
     def __init__(
         self, trainable: Trainable, tokenizer: "PreTrainedTokenizerBase", config: CheckpointConfig | None = None
@@ -76,6 +74,7 @@ class ModelFolder:
         self._captured: Snapshot | None = None
 
     def capture(self) -> None:
+        """Copy into host memory what `save` is to write while training continues."""
         self._captured = self.trainable.capture(self.save_contents)
         if self._writes_tokenizer:
             _ = self._write_tokenizer  # made here: a tokenizer is not to be used by two threads at a time
@@ -200,8 +199,7 @@ class TrainedModelWorker(ModelWorker):
 
 def lengths(data: DataProto) -> list[int]:
     """Tokens of each sequence, prompt and response."""
-    counts: list[int] = data.batch["attention_mask"].sum(-1).tolist()
-    return counts
+    return list(data.batch["attention_mask"].sum(-1).tolist())
 
 
 def update_metrics(
@@ -215,8 +213,7 @@ def update_metrics(
             metrics.setdefault(name if "/" in name else f"{role}/{name}", []).append(value)
     processes = 1 if trainable.mesh is None else trainable.mesh.size
     flops = sequence_flops(trainable.module, computed, backward=True) / processes
-    utilisation = mfu(flops, seconds, trainable.device)
-    if utilisation is not None:
+    if (utilisation := mfu(flops, seconds, trainable.device)) is not None:
         metrics[f"perf/mfu/{role}"] = [utilisation]
     if trainable.device.type == "cuda":
         metrics["perf/max_memory_allocated_gb"] = [torch.cuda.max_memory_allocated(trainable.device) / 2**30]
@@ -240,8 +237,7 @@ def written_now(write: Write) -> Write:
     try:
         with tempfile.TemporaryDirectory(prefix="burnish-") as place:
             write(Path(place))
-            found = [path for path in Path(place).rglob("*") if path.is_file()]
-            files = {path.relative_to(place): path.read_bytes() for path in found}
+            files = {path.relative_to(place): path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
     except Exception as error:
         if not isinstance(error, OSError) and type(error) is not Exception:  # tokenizers has no error type
             raise

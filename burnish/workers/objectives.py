@@ -1,8 +1,6 @@
-"""What the actor minimises: the policy's loss on one micro-batch, and the rows and tokens that are in it.
-
-An objective is made for one mini-batch, whose counts normalise it, and called by `Trainable.forward_backward` on each
-of its micro-batches. It runs the model (`engine/forward.py`) and gives the result to the loss (`algorithms/losses/`).
-"""
+"""What the actor minimises: an objective is made for one mini-batch, whose counts normalise it, and called by
+`Trainable.forward_backward` on each of its micro-batches. It runs the model (`engine/forward.py`) and gives the result
+to the loss (`algorithms/losses/`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

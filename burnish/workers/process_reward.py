@@ -1,8 +1,7 @@
 """The process reward model: a language model that is trained on outcomes and rewards every token (PRIME).
 
-Made only where the estimator declares that it needs process rewards. A token's reward is the log-ratio between the
-model and a frozen copy of its start (`algorithms/process_reward.py`). Log-probs are taken at temperature 1, whatever
-the policy samples with: this model judges tokens and draws none.
+Made only where the estimator needs process rewards. A token's reward is the log-ratio between the model and a frozen
+copy of its start (`algorithms/process_reward.py`), at temperature 1, whatever the policy samples with.
 """
 
 from functools import partial

@@ -1,9 +1,9 @@
 """The rollout engine of one worker process: whose weights it generates with, and how new ones get there.
 
-In one process the engine reads the actor's own module, and `publish` only announces new weights. Where the actor is
-spread over several processes, where the engine generates while the actor trains, and where it is a separate program, it
-has its own copy: `publish` sends the weights bucket by bucket and proves that they arrived. Of a copy in this process,
-sums over its bits are compared. A program must give a fixed sequence, and what it samples, the actor's log-probs.
+In one process the engine reads the actor's own module. Where the actor is spread over several processes, where the
+engine generates while the actor trains, and where it is a program, it has its own copy: `publish` sends the weights
+bucket by bucket and proves that they arrived. Of a copy in this process, sums over its bits are compared. A program
+must give a fixed sequence, and what it samples, the actor's log-probs.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -53,9 +53,7 @@ class ConversationReader:
     rendered      Otherwise: the messages of the prompt and, as one message of the assistant, the text that the policy
                   wrote, by the model's own template and tokenizer.
 
-    Both end as the template ends a conversation, which is how `burnish rm` trains. One that is too long loses its
-    start. ModelError where the model could not read the policy's responses.
-    """
+    Both end as the template ends a conversation, as in `burnish rm`; one that is too long loses its start."""
 
     def __init__(self, config: PPOConfig, policy_tokenizer: "PreTrainedTokenizerBase | None" = None):
         model, policy = config.reward_model.model, config.actor_rollout_ref.model
@@ -139,10 +137,8 @@ class ConversationReader:
 
     def _unended(self, response: list[int]) -> list[int]:
         """Without the tokens that ended it: by its choice among several, a policy could choose its reward."""
-        count = len(response)
-        while count and response[count - 1] in self.ends:
-            count -= 1
-        return response[:count]
+        last = max((place for place, token in enumerate(response) if token not in self.ends), default=-1)
+        return response[: last + 1]
 
     def _fitted(self, conversation: JudgedConversation) -> JudgedConversation:
         """No longer than the model reads; a problem where it has a token that the model does not know."""
@@ -151,10 +147,8 @@ class ConversationReader:
         largest = max(conversation.ids, default=0)
         if self.tokens is None or largest < self.tokens:
             return conversation
-        token = self.tokenizer.convert_ids_to_tokens(largest)
-        return JudgedConversation(
-            [], problem=f"the reward model has no token {largest} ({token!r}), only {self.tokens}"
-        )
+        unknown = f"{largest} ({self.tokenizer.convert_ids_to_tokens(largest)!r})"
+        return JudgedConversation([], problem=f"the reward model has no token {unknown}, only {self.tokens}")
 
 
 class RewardModelWorker(ModelWorker):
@@ -182,8 +176,7 @@ class RewardModelWorker(ModelWorker):
             return {"score": self.forward.scores(*padded([ids[row] for row in rows], self.device))}
 
         with self.weights.on_device():
-            lengths = [len(of_row) for of_row in ids]
-            found = infer_rows(self.forward.module, score, lengths, self.micro_batch, self.together)
+            found = infer_rows(self.forward.module, score, list(map(len, ids)), self.micro_batch, self.together)
         scores = torch.full((len(data),), torch.nan)  # (B,)
         if readable:
             scores[readable] = found["score"]

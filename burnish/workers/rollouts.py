@@ -1,7 +1,5 @@
-"""Rows in, a batch of finished and scored trajectories out: what a worker needs to generate, whoever its engine is.
-
-It runs the trajectories (agents/runner.py), scores them (rewards/scoring.py), packs them into columns (trajectories.py)
-and counts what engine and retriever did as metrics. Weights and memory of the engine are its worker's.
+"""Rows in, a batch of finished and scored trajectories out: runs the trajectories (agents/runner.py), scores them
+(rewards/scoring.py), packs them into columns (trajectories.py) and counts what engine and retriever did as metrics.
 """
 
 import copy
@@ -116,8 +114,7 @@ class Rollouts:
 
 class AgentLoopWorker(Worker):
     """Agent loops in a separate process, without a model: they ask the replicas of the policy for tokens. Several such
-    workers share the rows of a batch by whole groups and the replicas by load. What the engines did is counted on the
-    replicas (`ActorRolloutRefWorker.engine_stats`), where a count belongs to no one of their clients."""
+    workers share a batch by whole groups and the replicas by load. What engines did is counted on the replicas."""
 
     def __init__(self, config: PPOConfig, total_steps: int):
         self.config = config

@@ -126,8 +126,7 @@ def _sequences(prompts: torch.Tensor, responses: torch.Tensor, attention_mask: t
 
 
 def _token_versions(trajectory: Trajectory) -> list[int]:
-    """Of each token of the response: 0 where nobody sampled it. Where a loop's response is not what was sampled for it,
-    in its order, all of it counts as old as the oldest."""
+    """Of each token of the response: 0 where nobody sampled it; all the oldest where it is not what was sampled."""
     output, turns = trajectory.output, trajectory.completions
     ids = [token for turn in turns for token in turn.token_ids]
     versions = [version for turn in turns for version in turn.token_versions()]

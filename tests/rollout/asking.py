@@ -38,6 +38,16 @@ def start(engine, name, prompt=(5, 6), sampling=LONG, order=(), on_token=None):
     return asyncio.create_task(engine.generate(Request(list(prompt), sampling, name, order), on_token))
 
 
+def outcomes(engine, prompts):
+    """Completions or errors of requests that come at once: name → prompt."""
+
+    async def main():
+        tasks = [start(engine, name, prompt) for name, prompt in prompts.items()]
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
 def log_is_whole(replacing):
     """The thread that makes a new engine writes its last line when requests have continued already."""
     replacing._maker.join(PATIENT_S)

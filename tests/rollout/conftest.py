@@ -43,7 +43,6 @@ def module(tiny_folder):
 
 @pytest.fixture(scope="session")
 def context(module):
-    """How many tokens the module was made for."""
     return module.config.max_position_embeddings
 
 
@@ -63,7 +62,6 @@ def sharpened(model):
 
 @pytest.fixture(scope="session")
 def other(module):
-    """The same model with other weights."""
     changed = copy.deepcopy(module)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -47,13 +47,7 @@ def test_values_are_checked(name, value, allowed):
 
 def test_request_seed_depends_on_every_part():
     base = (1, "train", 2, 3, 4)
-    others = [
-        (2, "train", 2, 3, 4),
-        (1, "val", 2, 3, 4),
-        (1, "train", 3, 3, 4),
-        (1, "train", 2, 4, 4),
-        (1, "train", 2, 3, 5),
-    ]
+    others = [(*base[:i], other, *base[i + 1 :]) for i, other in enumerate((2, "val", 3, 4, 5))]
     assert len({request_seed(*parts) for parts in [base, *others, (1, "train", 23, 4, 0), (1, "train", 2, 34, 0)]}) == 8
     assert request_seed(*base) == request_seed(np.int64(1), "train", np.int64(2), 3, 4)
 

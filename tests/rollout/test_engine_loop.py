@@ -127,7 +127,6 @@ def test_on_token_and_changes_of_weights_and_memory_are_in_the_callers_thread(lo
 
 @pytest.mark.parametrize("change", ["sleep", "publish"])
 def test_engine_can_change_right_after_its_callers_were_cancelled(looped, gate, nano, change):
-    """Their requests are cancelled with them."""
 
     async def main():
         gate.is_open = False

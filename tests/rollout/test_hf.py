@@ -70,7 +70,6 @@ def test_models_with_other_caches_are_refused(tokenizer):
 
 @pytest.fixture
 def joining(module, tokenizer):
-    """`joining(**options)`: an engine whose requests join a batch that runs."""
 
     def make(module=module, **options):
         engine = HFEngine(module, tokenizer, **options)
@@ -81,7 +80,6 @@ def joining(module, tokenizer):
 
 
 def one_after_another(engine, requests, steps_between=2):
-    """Each request is made while those before it run, a few steps later."""
     finished = []
 
     async def main():

@@ -17,7 +17,7 @@ from burnish.rollout import make_engine
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
-from tests.rollout.asking import LONG, start, until
+from tests.rollout.asking import LONG, outcomes, start, until
 from tests.rollout.native.exact import EOS, check_exact, greedy, random_prompts, random_requests
 from tests.rollout.native.models import FAMILIES, GROUPED, build, family
 from tests.rollout.test_sampler import WAYS
@@ -25,12 +25,12 @@ from tests.rollout.test_sampler import WAYS
 PROMPT = random_prompts(1, seed=5, shortest=9, longest=9)[0]
 FREE = Sampling(max_tokens=20, ignore_eos=True)
 GREEDY = [(prompt, Sampling(temperature=0, max_tokens=12, ignore_eos=True)) for prompt in random_prompts(3, seed=2)]
-KINDS = {"hf": None, "native": {"ahead": 0}, "native ahead 1": {"ahead": 1}, "native ahead 3": {"ahead": 3}}
+KINDS = {"hf": None, "native": {"ahead": 0}, "native ahead 1": {"ahead": 1, "block_size": 16}}
+KINDS |= {"native ahead 3": {"ahead": 3}}
 
 
 @pytest.fixture(params=KINDS)
 def make(request, native, tokenizer):
-    """`make(module, **settings)`: an engine of each kind."""
     kind = KINDS[request.param]
     if kind is None:
         return lambda module, **settings: HFEngine(module, tokenizer, **settings)
@@ -247,12 +247,11 @@ def test_admits_in_order_not_in_order_of_arrival(make, module):
     engine = make(module, max_num_seqs=1)
     finished = []
 
-    async def one(order):
-        await engine.generate(Request([5], Sampling(max_tokens=1), request_id=str(order), order=order))
-        finished.append(order)
-
     async def main():
-        await asyncio.gather(*[one(order) for order in [(2, 0, 0), (0, 1, 0), (10, 0, 0), (0, 0, 3)]])
+        for order in [(2, 0, 0), (0, 1, 0), (10, 0, 0), (0, 0, 3)]:
+            task = start(engine, str(order), sampling=Sampling(max_tokens=1), order=order)
+            task.add_done_callback(lambda _, order=order: finished.append(order))
+        await until(lambda: len(finished) == 4)
 
     asyncio.run(main())
     assert finished == [(0, 0, 3), (0, 1, 0), (2, 0, 0), (10, 0, 0)]
@@ -317,16 +316,12 @@ def test_engines_by_name(module, tokenizer, name, kind, one_by_one):
 # Steps that fail
 
 
-class OutOfReach(ConfigError):
-    """An error that says itself what to mend."""
-
-
 @pytest.mark.parametrize(
     "error,message",
     [
         (MemoryError("no room"), "request {name}: MemoryError: no room"),
         (RolloutError("lost"), "request {name}: lost"),
-        (OutOfReach("mend this"), "mend this"),
+        (ConfigError("mend this"), "mend this"),
         (NotAvailable("this model", "Use another"), "not available yet: this model. Use another"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
@@ -335,21 +330,13 @@ def test_each_caller_of_a_failed_step_gets_its_own_error(engine, swap_decoder, e
     expected = engine.run([([5, 6], LONG)])[0].token_ids
     broken = True
 
-    def wrap(function):
-        def call(*args, **kwargs):
-            if broken:
-                raise error
-            return function(*args, **kwargs)
+    def fails():
+        if broken:
+            raise error
 
-        return call
+    swap_decoder(engine, lambda function: lambda *args, **kwargs: fails() or function(*args, **kwargs))
 
-    swap_decoder(engine, wrap)
-
-    async def main():
-        tasks = [start(engine, name, prompt=(5, 6 + i)) for i, name in enumerate("abc")]
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    errors = asyncio.run(main())
+    errors = outcomes(engine, {name: (5, 6 + i) for i, name in enumerate("abc")})
     assert [str(e) for e in errors] == [message.format(name=name) for name in "abc"]
     assert len({id(e) for e in errors}) == 3 and error not in errors
     assert all(e.__cause__ is error for e in errors)
@@ -366,13 +353,9 @@ def test_nan_logits_name_every_request_and_the_first(make, module):
     healthy = [i for i, completion in enumerate(expected) if 200 not in completion.token_ids]
     assert len(healthy) >= 3
     engine = make(sick)
-
-    async def main():
-        tasks = [start(engine, name, prompt=prompt) for name, prompt in (("well", (5, 6)), ("sick", (5, 200)))]
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
+    prompts = {"well": (5, 6), "sick": (5, 200)}
     for _ in range(2):
-        for name, error in zip(("well", "sick"), asyncio.run(main()), strict=True):
+        for name, error in zip(prompts, outcomes(engine, prompts), strict=True):
             assert str(error).startswith(f"request {name}: the model's logits are NaN or infinite, first for request s")
     # Blocks are given out again, and nothing that is not a number comes with them.
     assert tokens(engine.run([sampled[i] for i in healthy])) == [expected[i].token_ids for i in healthy]

@@ -5,6 +5,7 @@ With a scripted engine; `test_replacing_engines.py` does it to real ones.
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,7 +18,7 @@ from burnish.rollout.hosted.process import CLOSE_S, START_S
 from burnish.rollout.replacing import REPLACING_S, RESTARTS, ReplacingEngine
 from burnish.waits import longest
 from burnish.workers.rollouts import engine_metrics, replica_metrics
-from tests.rollout.asking import PATIENT_S, in_time, log_is_whole, passes, polled
+from tests.rollout.asking import PATIENT_S, from_threads, in_time, log_is_whole, passes, polled
 
 
 class Shop:
@@ -167,7 +168,6 @@ def gathered(engine, count, **how):
 
 
 async def lost_with(shop, replacing, *seeds):
-    """Requests whose engine is lost, while the next one is being made."""
     shop.fates[0] = "dies"
     shop.opens.clear()
     tasks = [begin(replacing, seed) for seed in seeds]
@@ -186,28 +186,18 @@ def hung(shop, number, count):
 def test_engine_lost_by_many_requests_of_several_loops_is_replaced_once(shop, replacing, fate, caplog):
     shop.fates[0] = fate
     shop.opens.clear()
-    found = {}
     first = shop.engines[0]
-
-    def client(own):
-        async def mine():
-            return await asyncio.wait_for(asyncio.gather(*[ask(replacing, i) for i in own]), PATIENT_S)
-
-        found.update(zip(own, asyncio.run(mine()), strict=True))
-
-    clients = [threading.Thread(target=client, args=(range(part, 30, 3),)) for part in range(3)]
-    for thread in clients:
-        thread.start()
-    if fate == "hangs":
-        in_time(polled(lambda: len(first.waiting) == 30))
-        assert replacing.in_flight == 30
-        first.lose("no sign of life")
-    in_time(polled(shop.making.is_set))
-    shop.opens.set()
-    for thread in clients:
-        thread.join(PATIENT_S)
-    assert [found[i].token_ids for i in range(30)] == [[i, i + 1, i + 2] for i in range(30)]
-    assert {completion.policy_version for completion in found.values()} == {1}
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(from_threads, lambda i: ask(replacing, i), 30)
+        if fate == "hangs":
+            in_time(polled(lambda: len(first.waiting) == 30))
+            assert replacing.in_flight == 30
+            first.lose("no sign of life")
+        in_time(polled(shop.making.is_set))
+        shop.opens.set()
+        found = asked.result(PATIENT_S)
+    assert [completion.token_ids for completion in found] == [[i, i + 1, i + 2] for i in range(30)]
+    assert {completion.policy_version for completion in found} == {1}
     assert len(shop.engines) == 2 and replacing.engine is shop.engines[1]
     counts = replacing.stats()
     assert counts["replica_restarts"] == 1 and replacing.in_flight == 0
@@ -261,9 +251,8 @@ def test_callers_wait_for_a_new_engine_and_event_loops_continue(shop, replacing)
 def test_gives_up_with_all_reasons_in_order(shop, replacing, count):
     shop.fates = dict.fromkeys(range(10), "dies")
     for i, error in enumerate(gathered(replacing, count)):
-        assert type(error) is RolloutError and str(error).startswith(
-            f"request {i}: the rollout engine is lost, no other"
-        )
+        assert type(error) is RolloutError
+        assert str(error).startswith(f"request {i}: the rollout engine is lost, no other")
         places = [str(error).index(f"engine {n} is dead") for n in range(RESTARTS + 1)]
         assert places == sorted(places)
     assert len(shop.engines) == 1 + RESTARTS and replacing.stats()["replica_restarts"] == RESTARTS
@@ -289,7 +278,6 @@ def test_completed_request_resets_the_count_and_a_failure_to_make_an_engine_coun
 
 
 def test_new_engine_that_fails_at_once_is_replaced_and_closed(shop, replacing):
-    """The next one is made in the place of that one, which ends what it has started."""
     replacing.sleep()
     shop.engines[0].why, shop.fates[1] = "gone", "cannot sleep"
     replacing.wake()

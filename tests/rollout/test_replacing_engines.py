@@ -17,13 +17,6 @@ from tests.rollout.asking import log_is_whole
 
 KERNELS = Stuck("the rollout engine is stuck: the kernels of a step have not ended within 300 s")
 ENDED = SystemExit("enough")
-engines = pytest.mark.parametrize("name", ["native", "hf"])
-# The engine, where it runs, and what ends it.
-losses = pytest.mark.parametrize(
-    ("name", "place", "error"),
-    [("native", "here", KERNELS), ("native", "thread", KERNELS), ("native", "thread", ENDED), ("hf", "thread", ENDED)],
-    ids=["native here", "native in a thread", "the thread of native", "the thread of hf"],
-)
 
 
 def make(name, module, tokenizer):
@@ -34,7 +27,6 @@ def make(name, module, tokenizer):
 
 @pytest.fixture
 def replacing(module, tokenizer):
-    """`replacing(name, place)`."""
     made = []
 
     def around(name, place):
@@ -70,15 +62,8 @@ def requests(count=6):
     return [([5, 6 + i, 7], Sampling(max_tokens=6 + i, seed=i, ignore_eos=True)) for i in range(count)]
 
 
-def same(found, expected, bits):
-    assert [c.token_ids for c in found] == [c.token_ids for c in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.log_probs == (other.log_probs if bits else pytest.approx(other.log_probs, abs=1e-4))
-
-
 @pytest.fixture
 def changed(module):
-    """The module with other weights, as long as the test runs."""
     weight = module.get_input_embeddings().weight
     before = weight.detach().clone()
     yield {"model.embed_tokens.weight": before.flip(0)}
@@ -86,7 +71,11 @@ def changed(module):
         weight.copy_(before)
 
 
-@losses
+@pytest.mark.parametrize(
+    ("name", "place", "error"),
+    [("native", "here", KERNELS), ("native", "thread", KERNELS), ("native", "thread", ENDED), ("hf", "thread", ENDED)],
+    ids=["native here", "native in a thread", "the thread of native", "the thread of hf"],
+)
 @pytest.mark.parametrize("calls", [1, 5])
 def test_new_engine_answers_with_the_weights_last_published(
     replacing, module, tokenizer, changed, monkeypatch, caplog, name, place, error, calls
@@ -100,8 +89,9 @@ def test_new_engine_answers_with_the_weights_last_published(
     with caplog.at_level(logging.WARNING, "burnish.rollout.replacing"):
         found = engine.run(requests())
         log_is_whole(engine)
-    same(found, expected, bits=place == "here")
-    assert [c.token_ids for c in found] != [c.token_ids for c in old]
+    assert [c.token_ids for c in found] == [c.token_ids for c in expected] != [c.token_ids for c in old]
+    for one, other in zip(found, expected, strict=True):
+        assert one.log_probs == (other.log_probs if place == "here" else pytest.approx(other.log_probs, abs=1e-4))
     assert {completion.policy_version for completion in found} == {3}
     counts = engine.stats()
     assert counts["replica_restarts"] == 1 and counts["requests_again"] == 6 and counts["requests"] == 12
@@ -111,7 +101,7 @@ def test_new_engine_answers_with_the_weights_last_published(
     assert lines[1:] == ["a new rollout engine (restart 1) has the weights; requests sent again: 6"]
 
 
-@engines
+@pytest.mark.parametrize("name", ["native", "hf"])
 def test_publish_that_failed_half_way_stays_refused(module, tokenizer, changed, name):
     engine = make(name, module, tokenizer)
     engine.publish(None, 2)

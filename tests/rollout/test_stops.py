@@ -20,11 +20,8 @@ def first_match(text, stops):
     """(tokens pushed when a stop was found, the stop) or None."""
     matcher = StopMatcher(TOKENIZER, tuple(stops))
     ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
-    for count, token_id in enumerate(ids, start=1):
-        found = matcher.push(token_id)
-        if found is not None:
-            return count, found
-    return None
+    pushed = ((count, matcher.push(token_id)) for count, token_id in enumerate(ids, start=1))
+    return next(((count, found) for count, found in pushed if found is not None), None)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ def update(group, batch, values, step):
 
 
 def train(group, batch, steps):
-    """Values before each step and after the last."""
     seen = []
     for step in steps:
         values = group.compute_values(batch).batch["values"]

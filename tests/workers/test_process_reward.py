@@ -19,7 +19,6 @@ PROMPT, RESPONSE, GROUPS, SAMPLES = 4, 5, 4, 3
 
 @pytest.fixture
 def make_worker(tiny_model, tmp_path):
-    """A worker in this process, behind the group through which the trainer calls it."""
 
     def make(model: Path = tiny_model, **changes):
         config = PPOConfig()
@@ -55,7 +54,6 @@ def batch(token_batch):
 
 @pytest.fixture
 def started(make_worker, batch):
-    """A worker, and the batch with the log-probs of its start."""
     group = make_worker()
     return group, batch.union(group.compute_start_log_prob(batch))
 
@@ -159,9 +157,7 @@ def test_a_saved_model_resumes_bit_for_bit(make_worker, started, tmp_path):
     for name in metrics[0]:
         assert name.startswith("perf/") or metrics[0][name] == metrics[1][name], name
     assert same(weights(first.worker.model.module), weights(second.worker.model.module))
-    assert same(weights(first.worker.start.module), weights(second.worker.start.module)), (
-        "the start is not what was saved"
-    )
+    assert same(weights(first.worker.start.module), weights(second.worker.start.module)), "not what was saved"
 
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "process_reward")
     assert not same(weights(loaded), weights(first.worker.start.module))
@@ -174,8 +170,7 @@ def test_a_model_that_reads_other_tokens_is_refused(make_worker, tiny_model, tmp
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     vocabulary = tokenizer.get_vocab()
     swapped = vocabulary | {"a": vocabulary["b"], "b": vocabulary["a"]}
-    type(tokenizer)(vocab=swapped, merges=[], unk_token=None, pad_token="<|pad|>", eos_token="<|end|>").save_pretrained(
-        other
-    )
+    changed = type(tokenizer)(vocab=swapped, merges=[], unk_token=None, pad_token="<|pad|>", eos_token="<|end|>")
+    changed.save_pretrained(other)
     with pytest.raises(ModelError, match=rf"process_reward.model.path={other}.*other ids for 2 of them, such as 'a'"):
         make_worker(other)

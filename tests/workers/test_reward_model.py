@@ -93,7 +93,6 @@ def configured(tiny_model):
 
 @pytest.fixture
 def worker(configured):
-    """A worker in this process, behind the group through which the trainer calls it."""
 
     def make(*args, **changes):
         group = LocalWorkerGroup(RewardModelWorker(configured(*args, **changes), total_steps=1))
@@ -188,7 +187,6 @@ def test_the_token_that_ends_a_turn_is_no_way_to_a_higher_score(
 
 
 def test_an_end_is_taken_off_the_response_alone(configured, write_reward_model, tmp_path):
-    """An empty answer to a prompt that ends with a special token."""
     template = CHAT_TEMPLATE.replace("assistant\\n", "assistant<|end|>")
     assert template != CHAT_TEMPLATE
     tokenizer = byte_tokenizer(template)
@@ -348,12 +346,8 @@ def test_neither_needs_a_template_where_both_have_none(worker, write_reward_mode
     assert group.worker.conversations.as_they_are
     module = AutoModelForSequenceClassification.from_pretrained(path).eval()
     for score, (prompt, answer) in zip(scores_of(group.compute_rm_score(rollouts(tokenizer))), CHATS, strict=True):
-        ids = (
-            renderer.prompt_ids(prompt)
-            + tokenizer(answer)["input_ids"]
-            + [tokenizer.eos_token_id]
-            + tokenizer("\n\n")["input_ids"]
-        )
+        written = tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id] + tokenizer("\n\n")["input_ids"]
+        ids = renderer.prompt_ids(prompt) + written
         with torch.no_grad():
             assert score == pytest.approx(module(torch.tensor([ids])).logits.item(), abs=1e-5)
 

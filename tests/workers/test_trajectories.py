@@ -139,7 +139,6 @@ def test_a_batch_is_split_between_prompts(uids, workers, parts):
 
 
 def test_scored_batches_of_different_width_and_columns_are_joined():
-    """As rounds of one step are. What was given is left as it was."""
     first, second = to_batch([trajectory(0, 1, 4), trajectory(0, 1, 4)], 0), to_batch([trajectory(1, 3, 2)], 0)
     for batch, scores in ((first, [[0, 0, 0, 1.0], [0, 0, 0, 2.0]]), (second, [[0, 3.0]])):
         batch.batch["token_level_scores"] = torch.tensor(scores)

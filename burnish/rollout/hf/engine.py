@@ -1,9 +1,9 @@
 """The `hf` engine: the trainer's own transformers module, batched and KV-cached. Simple, and the reference in tests.
 
-It does not call the module's `generate`, which draws from one global random state for the whole batch. Up to
-`max_num_seqs` requests in order are one batch, which runs to its end. After `admit_any_time`, which serving asks for, a
-request starts before the next step and joins those of about its length; the others run in separate batches that take
-turns. Models with a sliding window admit as before.
+The module's `generate` draws from one global random state, so it is not called. Up to `max_num_seqs` requests in order
+are one batch, which runs to its end. After `admit_any_time`, which serving asks for, a request starts before the next
+step and joins those of about its length; the others run in separate batches that take turns. Models with a sliding
+window admit as before.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
@@ -29,12 +30,9 @@ SMALL = 1 << 14  # rows × width that are never worth a separate step
 
 class LeftPaddedBatch:
     """A left-padded batch on a transformers module: one prefill, then one token for every row per step, until `rows`,
-    which line up with the cache rows, is empty.
-
-    Equal prompts are prefilled once and their cache rows copied. Rows that are done keep their place until half of the
-    batch is done, then the cache is cut to the rest. Another batch may join between two steps: its cache rows are put
-    below these, the narrower ones padded on the left. `grouped` says which rows are better kept apart.
-    """
+    which line up with the cache rows, is empty. Equal prompts are prefilled once. Rows that are done keep their place
+    until half of the batch is done. Another batch may join between two steps: its cache rows are put below these, the
+    narrower ones padded on the left. `grouped` says which rows are better kept apart."""
 
     def __init__(
         self, module: nn.Module, requests: Sequence[RequestState], version: int, prefill_tokens: int | None = None
@@ -297,8 +295,4 @@ def grouped(items: Iterable[T], rows: Callable[[T], list[RequestState]]) -> list
 
 
 def _widened(tensor: Tensor, width: int, dim: int) -> Tensor:
-    missing = width - tensor.shape[dim]
-    if missing == 0:
-        return tensor
-    shape = [missing if i == dim else size for i, size in enumerate(tensor.shape)]
-    return torch.cat([tensor.new_zeros(shape), tensor], dim=dim)
+    return F.pad(tensor, [*[0, 0] * (tensor.ndim - 1 - dim), width - tensor.shape[dim], 0])

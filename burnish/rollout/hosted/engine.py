@@ -84,8 +84,7 @@ class HostedEngine(Admitting):
         logs: Path | None = None,
         heartbeat_s: float | None = None,
     ):
-        """`heartbeat_s`: how long the program may give no sign of life before it counts as lost; None: as the device
-        needs."""
+        """`heartbeat_s` without a sign of life, and the program counts as lost; None: as the device needs."""
         super().__init__(module, tokenizer, config.max_model_len)
         self.name, self.label = self.spec.name, self.spec.label
         parameters = (parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
@@ -108,9 +107,9 @@ class HostedEngine(Admitting):
         cls, module: nn.Module, tokenizer: Any, config: RolloutConfig, logs: Path | None = None
     ) -> "HostedEngine":
         """ConfigError where the program is not installed, or cannot be used where the module is."""
-        name, gpus = cls.spec.name, int(next(module.parameters()).device.type != "cpu")
-        cls.spec.check_installed(f"rollout.name={name}", "rollout.name=")
-        cls.spec.check_devices(RolloutConfig(name=name), "rollout", gpus, "rollout.name=")
+        gpus = int(next(module.parameters()).device.type != "cpu")
+        cls.spec.check_installed(f"rollout.name={cls.spec.name}", "rollout.name=")
+        cls.spec.check_devices(RolloutConfig(name=cls.spec.name), "rollout", gpus, "rollout.name=")
         return cls(module, tokenizer, config, logs)
 
     @abstractmethod
@@ -260,10 +259,8 @@ class HostedEngine(Admitting):
         self._is_whole = self._has_weights = True
 
     def log_probs_of(self, token_ids: Sequence[int]) -> list[float]:
-        """The log-prob of each token after the first, given those before it, at temperature 1.
-
-        Computed with the weights that generate, and with nothing that was computed before.
-        """
+        """The log-prob of each token after the first, given those before it, at temperature 1; by the weights that
+        generate, and with nothing that was computed before."""
         self._refuse_unready(Request((), Sampling(), "log_probs_of"))
         values: list[float] = self.process.call("log_probs_of", [int(i) for i in token_ids])
         return values

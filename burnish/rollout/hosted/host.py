@@ -202,10 +202,8 @@ class EngineHost(ABC):
         self._say(number, answer, ANSWER)
 
     async def do_load(self, files: list[str], version: int) -> list[dict[str, Any]]:
-        """Take over weights; what each worker says of them. Where it fails, no part begins until it succeeds.
-
-        Waits for parts to end and for their memory to be free: how long is up to the owner, who has a deadline for it.
-        """
+        """Take over weights; what each worker says of them. Where it fails, no part begins until it succeeds. Waits for
+        parts to end and for their memory to be free, as long as its owner does."""
         self._is_open = False
         while self._parts:
             await self._abort(list(self._parts))

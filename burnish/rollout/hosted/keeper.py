@@ -1,12 +1,10 @@
 """Ends programs with all that they started and left behind, also when the process that owns them is gone.
 
-`end_group` ends all processes of a group, also stopped ones. Python's resource trackers among them are spared at first:
-each removes shared memory of the others once these have ended, and then exits. What no tracker knows of is found in the
-memory maps of the processes, before they end.
+`end_group` ends all processes of a group. Python's resource trackers among them are spared at first: each removes
+shared memory of the others once these have ended, and then exits. What no tracker knows of is found in memory maps.
 
-`KEEPER` has a process that does the same after this one: it waits for the end of the pipe that notifies it, which comes
-however this process ends: closed, killed, or by Ray, which also kills the children of a worker that it ends. So it is
-nobody's child, in a separate session.
+`KEEPER` has a process that does the same after this one: it waits for the end of a pipe, which comes however this
+process ends. As Ray also kills the children of a worker that it ends, it is nobody's child, in a separate session.
 """
 
 import logging
@@ -185,12 +183,13 @@ def keep(pipe: int) -> None:
     with open(pipe, encoding="utf-8") as lines:
         for line in lines:
             (kept.add if line[0] == "+" else kept.discard)(line[1:-1])
-    for group in (int(thing) for thing in kept if thing.isdigit()):
-        end_group(group)
-    for path in (Path(thing) for thing in kept if not thing.isdigit()):
-        shutil.rmtree(path, ignore_errors=True)
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+    for thing in sorted(kept, key=lambda thing: not thing.isdigit()):  # groups first
+        if thing.isdigit():
+            end_group(int(thing))
+        else:
+            shutil.rmtree(thing, ignore_errors=True)
+            with suppress(OSError):
+                os.unlink(thing)
 
 
 def _main() -> None:

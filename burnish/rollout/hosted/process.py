@@ -84,7 +84,6 @@ class HostProcess:
         self._closing = False
         self._ended = threading.Event()  # it is lost, its processes have ended, and all callers know
         self._used: set[Path] = set()  # shared memory: of processes that died it cannot be seen any more
-        self._looked = 0.0
         self._last_lines = ""  # of the log, when its end began
         self._heard: float | None = None  # when there was the last sign of life; None: it is not ready yet
         self._child: ChildProcess | None = None
@@ -138,10 +137,10 @@ class HostProcess:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """What a method `do_…` of the host gives. RolloutError where it fails, EngineLost where it does not answer."""
-        seconds = self._call_s
         self._refuse_if_gone()
-        with waiting("engine", "", f"{method} of {self._label}", seconds) as wait:
-            answer = self._thread.run(self._call(pickle.dumps(("call", method, arguments)), method, seconds, wait))
+        with waiting("engine", "", f"{method} of {self._label}", self._call_s) as wait:
+            payload = pickle.dumps(("call", method, arguments))
+            answer = self._thread.run(self._call(payload, method, self._call_s, wait))
             try:
                 return answer.result()
             except CancelledError:  # another thread closes it, or has found it lost and replaces it
@@ -198,11 +197,12 @@ class HostProcess:
     # On the thread of the loop
 
     async def _watch(self) -> None:
+        looked = 0.0
         while not self._ended.is_set():
             await asyncio.sleep(LOOK_S)
-            if time.monotonic() - self._looked > MAPS_S:
+            if time.monotonic() - looked > MAPS_S:
                 self._note_memory()
-                self._looked = time.monotonic()
+                looked = time.monotonic()
             if self._heard is not None and not self._calls and ran() - self._heard > self._heartbeat_s:
                 self._lose(f"{self._label} gave no sign of life for {self._heartbeat_s:g} s")
 

@@ -1,14 +1,13 @@
 """The files that weights travel by, from the trainer to a hosted engine's processes, and stay in until the next ones.
 
-A `WeightFolder` is in shared memory where there is enough. Its name says how much it will hold, so that engines which
-start together do not count on the same room, and it is locked, so that one whose owner died is found. Each bucket
-becomes a separate safetensors file. An engine that takes the place of a lost one reads the last files again.
+A `WeightFolder` is in shared memory where there is enough, with a safetensors file for each bucket. Its name says how
+much it will hold, so that engines which start together do not count on the same room, and it is locked, so that one
+whose owner died is found.
 
 A `Proof` shows that a program computes what a module does: the log-probs of a fixed sequence, up to rounding. Whoever
-has the module computes them (`workers/replica.py` by the actor, `proof_by` by a module that nobody trains) and hands
-them to the engine before the weights. In bfloat16 they differ by rounding alone, most on a sequence that means nothing
-to the model: by 0.20 with Qwen2.5-Coder-1.5B, where tokens are 3.2 apart (their standard deviation), by 0.084 with
-SmolLM2-135M, where they are 4.7 apart.
+has the module computes them (`workers/replica.py`, `proof_by`) and hands them to the engine before the weights. In
+bfloat16 rounding alone was 0.20 with Qwen2.5-Coder-1.5B, where tokens are 3.2 apart (their standard deviation), and
+0.084 with SmolLM2-135M, where they are 4.7 apart.
 """
 
 import fcntl
@@ -46,10 +45,8 @@ log = logging.getLogger(__name__)
 
 
 def digest(tensor: Tensor) -> str:
-    """A fingerprint of the bits of a tensor in the memory of a CPU: sums of its words, each times a factor by place.
-
-    Sums are modulo 2**64, where high bits have little weight, so there are others of the upper halves alone.
-    """
+    """A fingerprint of the bits of a tensor in the memory of a CPU: sums of its words, each times a factor by place,
+    modulo 2**64; and, as high bits have little weight there, of the upper halves alone."""
     bits = tensor.contiguous().flatten().view(torch.uint8)
     count = min(WORDS, -(-len(bits) // 8))
     words = torch.empty(count, dtype=torch.int64, device="cpu")  # for a part of the bits, which may lie anywhere
@@ -204,11 +201,10 @@ def _folder(needed: int, held: ExitStack) -> Path:
 
 
 def _claimed(place: Path, needed: int, held: ExitStack) -> Path:
-    """A new folder for so many bytes, which others do not count on as long as it is held. RolloutError where there is
-    no room."""
+    """A new folder for so many bytes, which others do not count on as long as it is held."""
     with _locked(place):
         _check_room(place, needed, _claims(place))
-        name = f"burnish-weights-{needed + _spare(place)}-"
+        name = f"burnish-weights-{needed + SPARE * (place == SHARED_MEMORY)}-"
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix=name, dir=place)))
         held.enter_context(_locked(folder))
         return folder
@@ -248,18 +244,13 @@ def _claims(place: Path) -> int:
             if _is_left(folder):
                 shutil.rmtree(folder)
             else:
-                held = sum(file.stat().st_size for file in folder.iterdir())
-                total += max(0, int(claim[1]) - held)
+                total += max(0, int(claim[1]) - sum(file.stat().st_size for file in folder.iterdir()))
     return total
 
 
-def _spare(place: Path) -> int:
-    return SPARE if place == SHARED_MEMORY else 0
-
-
 def _check_room(place: Path, needed: int, claimed: int = 0) -> None:
-    free = shutil.disk_usage(place).free - claimed
-    if free < needed + (spare := _spare(place)):
+    free, spare = shutil.disk_usage(place).free - claimed, SPARE * (place == SHARED_MEMORY)
+    if free < needed + spare:
         more = f", with {spare / MIB:,.0f} to spare," if spare else ""
         raise RolloutError(
             f"{needed / MIB:,.0f} MiB of weights for the rollout engine{more} do not fit in {place}, which has "

@@ -1,8 +1,7 @@
 """The native engine: schedule → run → sample → write down, on the trainer's own module and weights.
 
     scheduler.py      which prompts are read and which rows continue; preemption
-    runner.py         executes that: packed lines and decode steps (on a GPU replayed as graphs), and waits for it; and
-                      proves that what generates is what is trained
+    runner.py         executes that, on a GPU by graphs; waits for it; and proves that it computes what is trained
     state.py          one request on its way, the history of what was sampled, and the decode batch on the device
     kv_pool.py        the memory of keys and values, and who has which blocks of it
 
@@ -62,8 +61,6 @@ class NativeEngine(InProcessEngine):
     longest         tokens that sequences are expected to have at most; how large a pool is useful
     blocks          blocks of the KV pool; None: as many as are of use and fit into `memory_share` of the device
     ahead           steps queued before results are read; None: by device
-    fused           use the fused decoder where it can take the module
-    graphs          replay CUDA graphs on a GPU
     """
 
     name = "native"
@@ -164,9 +161,8 @@ class NativeEngine(InProcessEngine):
         request = self._active.get(request_id)
         if request is None or request.done:
             return
-        if self._landing:  # asked for by a callback: others have yet to get their tokens of this step
-            self._aborts.append(request_id)
-            return
+        if self._landing:  # by a callback: others have yet to get their tokens of this step
+            return self._aborts.append(request_id)
         self._counts["aborted"] += 1
         sequence = self._sequences[request]
         self._answer(sequence, "abort", None)
@@ -336,8 +332,7 @@ class NativeEngine(InProcessEngine):
     # Weights and memory
 
     def _prepare_publish(self) -> None:
-        """Keys and values of the old weights are forgotten. What runs goes back to the queue with the tokens it has,
-        and is read again under the new weights."""
+        """What runs goes back to the queue with the tokens it has, and is read again under the new weights."""
         self._refuse_broken()
         if self._asleep:
             raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")

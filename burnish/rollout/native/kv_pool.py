@@ -1,8 +1,5 @@
-"""The memory of keys and values: blocks of S tokens, for every layer, in one allocation.
-
-`release` gives it back and `allocate` takes it again, perhaps at another address; kernels read the address from the
-device, so captured graphs keep working.
-"""
+"""The memory of keys and values: blocks of S tokens, for every layer, in one allocation. `release` gives it back and
+`allocate` takes it again, perhaps elsewhere: kernels read the address from the device, so captured graphs work on."""
 
 import os
 from collections import OrderedDict
@@ -90,11 +87,9 @@ class KVPool:
 class BlockManager:
     """Who has which blocks, and which of them hold a beginning that another sequence may share.
 
-    When nobody has a full block any more whose content is known (`remember`), it is kept, and given away only when no
-    empty one is left, the one that was released first going first. What a block holds is known by its tokens and by the
-    block before it, not by a hash: a match is never a mistake. Block 0 belongs to nobody; whatever has no place is
-    written there.
-    """
+    A full block whose content is known (`remember`) is kept when nobody has it any more, and given away, the one that
+    was released first, when no empty one is left. Content is known by its tokens and the block before, not by a hash: a
+    match is never a mistake. Block 0 belongs to nobody; whatever has no place is written there."""
 
     def __init__(self, blocks: int, block_size: int, caching: bool = True):
         self.block_size = block_size

@@ -110,12 +110,10 @@ def batch_size(rows: int) -> int:
 
 
 class Graphs:
-    """CUDA graphs of decode steps, one for each batch size that comes up, captured when it first does.
-
-    A step that is replayed costs the host one launch instead of some hundred. What a graph reads is where it was at the
-    capture: the weights, the decode state, and the addresses of the KV pool (not the pool itself, which may move). A
-    model whose own code cannot be captured (some mixtures of experts) is run step by step, with a warning.
-    """
+    """CUDA graphs of decode steps, one for each batch size that comes up, captured when it first does. What a graph
+    reads is where it was at the capture: the weights, the decode state, and the addresses of the KV pool (not the pool
+    itself, which may move). A model whose own code cannot be captured (some mixtures of experts) is run step by step,
+    with a warning."""
 
     def __init__(self, state: DecodeState):
         self._state = state
@@ -141,10 +139,8 @@ class Graphs:
         return result
 
     def _capture(self, step: Callable[[int], Tensor | None], size: int) -> tuple[torch.cuda.CUDAGraph, Tensor | None]:
-        """Run once outside, which compiles kernels and sets libraries up; the rows are then put back as they were.
-
-        (The keys and values that such a run stores are those the real step will store again.)
-        """
+        """Run once outside, which compiles kernels and sets libraries up; the rows are then put back as they were. The
+        keys and values that it stores are those that the real step stores again."""
         saved = self._state.saved()
         self._stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
@@ -203,10 +199,8 @@ class Runner:
         self._graphs = None
 
     def teacher_forced(self, ids: np.ndarray, blocks: list[int], prompt: int) -> Tensor:
-        """Logits (n, V) after each of `ids` (n,): the first `prompt` read at once, the others fed one by one to row 0.
-
-        For the canary: it takes the same ways as generation does. The state's rows are idle before and after.
-        """
+        """Logits (n, V) after each of `ids` (n,), computed as generation does: the first `prompt` read at once, the
+        others fed one by one to row 0. The state's rows are idle before and after."""
         places = np.arange(prompt)
         table = np.asarray(blocks, dtype=np.int64)
         slots = table[places // self.pool.block_size] * self.pool.block_size + places % self.pool.block_size
@@ -273,12 +267,9 @@ class Runner:
 
 
 class Canary:
-    """Proof, after every publish, that what generates is what is trained.
-
-    Two things are checked. Every parameter is where it was when the engine was made, because graphs and merged buffers
-    read that memory. And a fixed sequence, half of it read as a prompt and half fed token by token, gets the logits
-    that the module's own forward pass gives it.
-    """
+    """Proof, after every publish, that what generates is what is trained: every parameter is where it was when the
+    engine was made, which graphs and merged buffers read; and a fixed sequence, half of it read as a prompt and half
+    fed token by token, gets the logits that the module's own forward pass gives it."""
 
     def __init__(self, module: nn.Module, context: int):
         self._module = module

@@ -142,6 +142,8 @@ class Scheduler:
                 if work.chunks[-1].is_last:
                     leaders[tokens.tobytes()] = work.chunks[-1]
             heapq.heappop(self._waiting)
+            if sequence.slot < 0:  # which it keeps if it is preempted
+                sequence.slot = self.history.take(sequence.request.limit)
             admitted += 1
         for chunk in work.chunks:
             if chunk.is_last:
@@ -174,7 +176,6 @@ class Scheduler:
         if self.blocks.free - needed < reserve:
             self.blocks.release(found)
             return False
-        self._open(sequence)
         sequence.blocks = found + self.blocks.take(needed)
         sequence.computed = len(found) * self.blocks.block_size
         self.reused_tokens += sequence.computed
@@ -185,22 +186,15 @@ class Scheduler:
         whole, rest = divmod(len(leader.tokens), self.blocks.block_size)
         if self.blocks.free - bool(rest) < reserve:
             return False
-        shared = leader.sequence.blocks[:whole]
-        self.blocks.share(shared)
-        sequence.blocks = list(shared)
+        sequence.blocks = leader.sequence.blocks[:whole]
+        self.blocks.share(sequence.blocks)
         if rest:
             sequence.blocks += self.blocks.take(1)
             work.copies.append((leader.sequence.blocks[whole], sequence.blocks[whole]))
-        self._open(sequence)
         sequence.computed = len(leader.tokens)
         leader.forks.append(sequence)
         self.shared_tokens += len(leader.tokens)
         return True
-
-    def _open(self, sequence: Sequence) -> None:
-        """A slot of the history, which it keeps if it is preempted."""
-        if sequence.slot < 0:
-            sequence.slot = self.history.take(sequence.request.limit)
 
     def _read(self, work: Prefill, sequence: Sequence, tokens: np.ndarray, budget: int) -> int:
         """Put its next tokens on the line; how many."""
@@ -257,7 +251,7 @@ class Scheduler:
         self.add(youngest)
 
     def preempt_all(self) -> None:
-        """Send all that run back to the queue, in which each keeps its place; the same condition as above."""
+        """The same for all that run; each keeps its place in the queue."""
         for sequence in self._drop_all():
             self.add(sequence)
 

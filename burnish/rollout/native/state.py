@@ -37,8 +37,7 @@ class Sequence:
 
 
 class History:
-    """Sampled tokens by slot, for all sequences at once, so that a step is written down with two array operations and
-    not token by token. A slot is given back when no queued step can write to it any more."""
+    """Sampled tokens by slot, written all at once. A slot is given back when no queued step writes to it any more."""
 
     def __init__(self) -> None:
         self.ids = np.empty((0, 0), dtype=np.int32)
@@ -85,11 +84,8 @@ class History:
 
 class DecodeState:
     """What each row is fed next, where its keys and values are, and how it is sampled: `rows` and `tables` of C rows;
-    `first(n)` are views of the first n.
-
-    The host changes it between steps, here: rows are filled, stopped, moved, and given blocks. Each change is one small
-    copy and a few index operations, queued like everything else.
-    """
+    `first(n)` are views of the first n. The host changes rows between steps, by one small copy that is queued like all
+    else."""
 
     def __init__(self, capacity: int, columns: int, device: torch.device):
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:

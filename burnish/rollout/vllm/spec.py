@@ -70,8 +70,7 @@ SPEC = VLLMSpec(
 
 
 def kv_gib(token_bytes: int, context: int, sequences: int) -> int:
-    """Memory for keys and values of a worker on a CPU: what all sequences need at most, within `KV_GIB`; one always
-    fits."""
+    """For keys and values of a worker on a CPU: what all sequences need, within `KV_GIB`; one always fits."""
     one = token_bytes * (context + SPARE)
     least, most = KV_GIB
     return max(-(-one // GIB), min(max(-(-one * sequences // GIB), least), most))

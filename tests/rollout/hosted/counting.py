@@ -7,6 +7,7 @@ from dataclasses import replace
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.config.rollout import RolloutConfig
+from burnish.errors import RolloutError
 from burnish.rollout.hosted.engine import HostedEngine
 from burnish.rollout.native.spec import SPEC
 
@@ -23,6 +24,8 @@ class CountingEngine(HostedEngine):
         return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
     def _request_arguments(self, request):
+        if request.sampling.seed == 23:
+            raise RolloutError("seed 23")
         return {}
 
 

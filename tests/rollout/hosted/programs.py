@@ -35,7 +35,6 @@ def supervised(start):
 
 @pytest.fixture
 def engine(shared_engine, module, buckets):
-    """With the weights of `module` as version 1."""
     shared_engine.wake()
     shared_engine.publish(buckets(module), 1)
     return shared_engine

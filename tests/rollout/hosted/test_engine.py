@@ -196,12 +196,14 @@ def test_an_error_of_the_caller_s_own_function_rises(engine, last):
         (13, "request run/0: Counter: ValueError: seed 13"),
         (17, r"request run/0: it was ended \(repetition\) after 1 of 4 tokens"),
         (19, "without a request to end it"),
+        (23, "seed 23"),
     ],
 )
 def test_one_request_fails_alone(engine, seed, words):
-    """By an error of the program, or by an end that nobody asked for."""
+    """By an error of the program, by an end that nobody asked for, or because it cannot be asked for."""
     with pytest.raises(RolloutError, match=words):
         one(engine, seed=seed)
+    assert engine.in_flight == 0
     assert one(engine).token_ids == [4, 5, 6, 7]
 
 
@@ -224,7 +226,6 @@ def test_several_event_loops_ask_at_once(engine):
 
 
 def test_a_loop_that_ends_leaves_its_request_behind(engine):
-    """Nobody is harmed by tokens that come for it."""
 
     async def ask():
         left = start(engine, "left", [3], Sampling(max_tokens=20, ignore_eos=True, seed=7))
@@ -297,7 +298,6 @@ def test_one_that_is_lost_says_why_and_is_renewed_with_its_weights(
 
 
 def test_a_renewal_waits_for_weights_that_are_being_written(make, module):
-    """And has those, not a part of them."""
     engine, renewed = make(), []
     renewal = threading.Thread(target=lambda: renewed.append(engine.renewed()))
 

@@ -20,8 +20,6 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /pr
 
 
 class Left:
-    """What there is of an engine, and will be left."""
-
     def __init__(self, group, places):
         *self.places, self.log = map(Path, places)
         self.group = group
@@ -103,7 +101,7 @@ def test_a_ray_worker_leaves_nothing(tiny_folder):
 @pytest.fixture
 def keeper(monkeypatch):
     """With `groups`, those of the processes that it was."""
-    made, groups, run = Keeper(), [], subprocess.run
+    made, groups = Keeper(), []
 
     def noted(command, **named):
         with subprocess.Popen(command, **{key: value for key, value in named.items() if key != "check"}) as process:
@@ -113,7 +111,6 @@ def keeper(monkeypatch):
     monkeypatch.setattr(subprocess, "run", noted)
     made.groups = groups
     yield made
-    monkeypatch.setattr(subprocess, "run", run)
     made.forget()
     assert until(lambda: not any(members(group) for group in groups)), "it ends with its owner"
 

@@ -6,7 +6,6 @@ import signal
 import sys
 import textwrap
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -70,7 +69,6 @@ PROGRAM = textwrap.dedent(
 
 @pytest.fixture
 def start(tmp_path):
-    """`start(**arguments)` gives the process and what was heard of it."""
     (tmp_path / "program_of_a_test.py").write_text(PROGRAM)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     made = []
@@ -183,9 +181,7 @@ def test_memory_that_it_began_to_use_later_goes_too(start, monkeypatch):
     monkeypatch.setattr("burnish.rollout.hosted.process.MAPS_S", 0.0)
     process, _, _, come = start()
     file = Path("/dev/shm") / process.call("more memory")
-    deadline = time.monotonic() + 30
-    while file not in process._used and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert until(lambda: file in process._used)
     os.killpg(process.pid, signal.SIGKILL)  # so that nobody is left to be looked at
     assert come.wait(30)
     process.close()

@@ -42,7 +42,6 @@ def random_requests(count, seed=0, longest=20, most=30):
 
 @torch.no_grad()
 def greedy(module, prompt, count, **settings):
-    """What transformers' `generate` gives."""
     ids = torch.tensor([prompt], device=module.device)
     out = module.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, **settings)
     return out[0, len(prompt) :].tolist()
@@ -52,7 +51,6 @@ def greedy(module, prompt, count, **settings):
 class Checked:
     tokens: int  # that were compared
     near_ties: int  # of them, that a plain forward would have drawn otherwise, if barely
-    worst_log_prob: float  # largest difference of a log-prob
 
 
 def check_exact(module, requests, completions, *, context, atol=1e-5):
@@ -61,7 +59,7 @@ def check_exact(module, requests, completions, *, context, atol=1e-5):
     Completions that were aborted may be shorter than they would have been. Stop strings are not looked at. Where
     weights changed on the way, `module` is a dictionary: the module of each version.
     """
-    checked = Checked(0, 0, 0.0)
+    checked = Checked(0, 0)
     pairs = sorted(zip(requests, completions, strict=True), key=lambda pair: len(pair[0][0]) + len(pair[1].token_ids))
     for i in range(0, len(pairs), ROWS_AT_ONCE):
         _check_rows(module, pairs[i : i + ROWS_AT_ONCE], checked, atol)
@@ -110,7 +108,6 @@ def _check_rows(module, pairs, checked, atol):
         )
     checked.tokens += len(got)
     checked.near_ties += int((got != drawn).sum())
-    checked.worst_log_prob = max(checked.worst_log_prob, off.max().item())
 
 
 def _check_end(prompt, sampling, completion, context):

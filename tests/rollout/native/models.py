@@ -24,7 +24,7 @@ LINEAR |= dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8)
 LINEAR |= {"num_experts_per_tok": 1, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
 SOFT_CAPPED = {"query_pre_attn_scalar": 24, "attn_logit_softcapping": 1.0, "attn_implementation": "eager"}
 
-# name: (model type, what differs from the settings of `_settings`)
+# name: (model type, what differs from the settings of `build`)
 FAMILIES = {
     "qwen2": ("qwen2", GROUPED),
     "qwen2-tied": ("qwen2", GROUPED | {"tie_word_embeddings": True}),
@@ -112,25 +112,24 @@ DOUBTFUL = {
 }
 
 
-def _settings(hidden_size=32, layers=2, heads=2, context=CONTEXT):
-    return dict(
+def build(
+    model_type, overrides, *, seed=0, sharpness=10, dtype=torch.float32, hidden_size=32, layers=2, context=CONTEXT
+):
+    """A random model. Its weights are scaled up, so that what is likely depends much on what came before."""
+    settings = dict(
         vocab_size=VOCABULARY,
         hidden_size=hidden_size,
         intermediate_size=2 * hidden_size,
         num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
+        num_attention_heads=2,
+        num_key_value_heads=2,
         max_position_embeddings=context,
         tie_word_embeddings=False,
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=None,
     )
-
-
-def build(model_type, overrides, *, seed=0, sharpness=10, dtype=torch.float32, **size):
-    """A random model. Its weights are scaled up, so that what is likely depends much on what came before."""
-    config = AutoConfig.for_model(model_type, **(_settings(**size) | overrides))
+    config = AutoConfig.for_model(model_type, **(settings | overrides))
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -13,7 +13,7 @@ from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.rollout.base import Sampling
 from burnish.rollout.native.runner import Flight
 from burnish.waits import longest
-from tests.rollout.asking import LONG, start, until
+from tests.rollout.asking import LONG, outcomes, start, until
 from tests.rollout.native.exact import check_exact, random_requests
 from tests.rollout.native.models import CONTEXT
 
@@ -95,22 +95,15 @@ def test_a_callback_that_raises_fails_its_own_request_alone(native, module, ahea
 def test_a_finished_callers_next_turn_joins_those_that_run(native, module):
     engine = native(module)
 
-    async def agent(name, turns):
-        prompt, ends = [5, 6, len(name)], []
-        for turn in range(turns):
-            completion = await start(engine, f"{name}-{turn}", prompt, replace(LONG, max_tokens=4))
-            prompt = [*prompt, *completion.token_ids, 9]
-            ends.append(completion)
-        return ends
-
     async def main():
-        long = start(engine, "long")
-        turns = await agent("agent", 6)
-        assert not long.done()  # six turns were had while it ran
-        return turns, await long
+        long, prompt = start(engine, "long"), [5, 6, 7]
+        for turn in range(6):
+            completion = await start(engine, f"turn {turn}", prompt, replace(LONG, max_tokens=4))
+            assert len(completion.token_ids) == 4 and not long.done()
+            prompt = [*prompt, *completion.token_ids, 9]
+        return await long
 
-    turns, long = asyncio.run(main())
-    assert [len(c.token_ids) for c in turns] == [4] * 6 and len(long.token_ids) == 50
+    assert len(asyncio.run(main()).token_ids) == 50
 
 
 def test_a_request_that_can_never_fit_is_refused_at_once(native, module):
@@ -138,24 +131,16 @@ def test_a_step_is_a_registered_wait_and_one_whose_kernels_hang_is_not_awaited(
     engine.step_deadline_s = 600
     hanging._event = SimpleNamespace(query=lambda: False)
 
-    def wrap(decoder):
-        def call(*args, **kwargs):
-            nonlocal calls
-            calls += 1
-            if calls > calls_before:
-                seen.extend((wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest())
-                hanging.wait(0.05, f"a step of {named}")
-            return decoder(*args, **kwargs)
+    def look():
+        nonlocal calls
+        calls += 1
+        if calls > calls_before:
+            seen.extend((wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest())
+            hanging.wait(0.05, f"a step of {named}")
 
-        return call
+    swap_decoder(engine, lambda decoder: lambda *args, **kwargs: look() or decoder(*args, **kwargs))
 
-    swap_decoder(engine, wrap)
-
-    async def main():
-        tasks = [start(engine, name, prompt=(5, 6 + i)) for i, name in enumerate("abc")]
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    for error in asyncio.run(main()):
+    for error in outcomes(engine, {name: (5, 6 + i) for i, name in enumerate("abc")}):
         assert isinstance(error, EngineLost), error
         assert f"stuck: the kernels of a step of {named} have not ended within 0.05 s" in str(error)
     for _ in range(2):  # refused for what is wrong, again and again

@@ -21,33 +21,25 @@ def test_the_share_of_memory_bounds_the_blocks():
 # Who has which blocks
 
 
-def manager(blocks=9):
-    return BlockManager(blocks, 4)
-
-
-def tokens(*values):
-    return np.array(values, dtype=np.int64)
-
-
 def test_what_nobody_has_is_kept_until_no_empty_block_is_left_and_the_end_goes_first():
-    blocks = manager(5)
+    blocks = BlockManager(5, 4)
     assert blocks.total == blocks.free == 4, "block 0 belongs to nobody"
     old = blocks.take(3)
-    blocks.remember(tokens(*range(12)), old)
+    blocks.remember(np.arange(12), old)
     blocks.release(old)
     assert (blocks.free, blocks.cached, blocks.empty, blocks.used) == (4, 3, 1, 0)
     blocks.take(2)  # the empty one, then the last block of the sequence
-    assert blocks.match(tokens(*range(13))) == old[:2]
+    assert blocks.match(np.arange(13)) == old[:2]
     blocks.take(2)
-    assert blocks.match(tokens(*range(13))) == [] and blocks.cached == 0
+    assert blocks.match(np.arange(13)) == [] and blocks.cached == 0
 
 
 def test_what_was_written_twice_is_shared_once():
-    blocks = manager()
+    blocks = BlockManager(9, 4)
     one, two = blocks.take(2), blocks.take(2)
     for held in (one, two):
-        blocks.remember(tokens(*range(8)), held)
-    assert blocks.match(tokens(*range(9))) == one
+        blocks.remember(np.arange(8), held)
+    assert blocks.match(np.arange(9)) == one
     blocks.release(two)
     assert blocks.cached == 0  # nothing would ever find them
 
@@ -56,7 +48,7 @@ def test_what_was_written_twice_is_shared_once():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 14)), max_size=60))
 def test_no_block_is_lost_or_given_twice(steps):
     """Sequences over an alphabet of one token per stem come and go; those that match share."""
-    blocks = manager(12)
+    blocks = BlockManager(12, 4)
     running: list[tuple[np.ndarray, list[int]]] = []
     for stem, length in steps:
         line = np.full(length, stem)

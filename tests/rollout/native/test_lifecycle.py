@@ -24,11 +24,6 @@ DROPOUT = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
 # The module's mode
 
 
-def reference(module):
-    """A copy without dropout. Its weights are those of now."""
-    return copy.deepcopy(module).eval()
-
-
 def modes(module):
     return {child.training for child in module.modules()}
 
@@ -50,13 +45,13 @@ def test_the_mode_after_an_abort_an_answer_and_a_failure(native, swap_decoder, a
         stopped = await start(engine, "stopped", sampling=stopping)
         assert modes(module) == {trains} and stopped.finish_reason == "stop"
         asked = [([5, 6], LONG), ([5, 6], stopping)]
-        check_exact(reference(module), asked, [whole, stopped], context=CONTEXT)  # without dropout
+        check_exact(copy.deepcopy(module).eval(), asked, [whole, stopped], context=CONTEXT)  # without dropout
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.mul_(1.05)
         engine.publish(None, 1)
         assert modes(module) == {trains}
-        check_exact(reference(module), asked[:1], [await start(engine, "moved")], context=CONTEXT)
+        check_exact(copy.deepcopy(module).eval(), asked[:1], [await start(engine, "moved")], context=CONTEXT)
         swap_decoder(engine, lambda decoder: broken)
         with pytest.raises(RolloutError, match="no room"):
             await start(engine, "b")

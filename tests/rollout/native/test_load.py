@@ -20,7 +20,7 @@ from burnish.rollout.base import Request, Sampling
 from burnish.rollout.native.engine import NativeEngine
 from tests.rollout.asking import passes as turns
 from tests.rollout.asking import start
-from tests.rollout.native.exact import check_exact, random_prompts, random_requests
+from tests.rollout.native.exact import check_exact, random_prompts
 from tests.rollout.native.models import build, very_tiny
 
 CONTEXT = 64
@@ -49,17 +49,6 @@ samplings = st.builds(
     ),
 )
 
-MIXED = random_requests(30, seed=7)
-SETTINGS = {
-    "cut prompts": {"max_num_batched_tokens": 8, "max_num_seqs": 8},
-    "whole prompts": {"max_num_batched_tokens": 24, "chunked_prefill": False, "max_num_seqs": 8},
-    "small pool": {"blocks": 14},
-    "small pool ahead3": {"blocks": 14, "ahead": 3, "prefix_caching": False},
-    "no cache": {"prefix_caching": False},
-    "module": {"fused": False},
-    "large blocks": {"block_size": 16, "blocks": 90},
-}
-
 
 @cache
 def weights(version):
@@ -68,8 +57,6 @@ def weights(version):
 
 
 class Load(RuleBasedStateMachine):
-    """Requests come and go while the pool is too small for them."""
-
     fused = True
 
     @initialize(
@@ -126,7 +113,6 @@ class Load(RuleBasedStateMachine):
     @precondition(lambda self: self.conversations)
     @rule(data=st.data(), sampling=samplings, tail=st.lists(st.integers(3, 9), min_size=1, max_size=3))
     def go_on(self, data, sampling, tail):
-        """The next turn of a conversation."""
         before = data.draw(st.sampled_from(self.conversations), label="conversation")
         self.arrive([*before, *tail][: self.engine.context - 1], sampling, False, 0)
 
@@ -214,7 +200,6 @@ class Load(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("fused,examples", [(True, 30), (False, 10)], ids=["fused", "module"])
 def test_whatever_comes_and_goes(fused, examples):
-    """Through the fused decoder, and through the module's own layers."""
     machine = type("Load", (Load,), {"fused": fused})
     run_machine(machine, settings=settings(max_examples=examples, stateful_step_count=24, deadline=None))
 
@@ -283,23 +268,3 @@ def test_thousands_of_requests(native, one_by_one, count, ahead):
         assert got.finish_reason in (expected.finish_reason, "abort")
     engine.publish(None, 1)
     assert engine.stats()["kv_blocks_cached"] == 0
-
-
-# Every setting
-
-
-@pytest.fixture(scope="module")
-def expected(module, one_by_one):
-    return one_by_one(module, MIXED)
-
-
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_the_same_tokens_as_the_hf_engine_gives_one_by_one(native, module, context, expected, settings):
-    engine = native(module, **settings)
-    for _ in range(2):  # the second time the prompts are cached
-        got = engine.run(MIXED)
-        assert [c.token_ids for c in got] == [c.token_ids for c in expected]
-        assert [(c.finish_reason, c.stop) for c in got] == [(c.finish_reason, c.stop) for c in expected]
-        for one, other in zip(got, expected, strict=True):
-            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
-    check_exact(module, MIXED, got, context=context)

@@ -3,6 +3,7 @@
 `test_architectures.py` runs there too.
 """
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,10 @@ import torch
 
 from burnish.errors import RolloutError
 from burnish.rollout.base import Sampling
+from tests.rollout.asking import start, until
 from tests.rollout.native.exact import check_exact, difference_to_training, greedy, random_prompts, random_requests
 from tests.rollout.native.models import CONTEXT, build, family, very_tiny
-from tests.rollout.native.test_architectures import PROMPTS
+from tests.rollout.native.test_architectures import PROMPTS, SHORT
 from tests.rollout.native.test_load import random_load, under_load
 from tests.rollout.native.test_weights import optimiser_step
 
@@ -128,6 +130,23 @@ def test_sleep_frees_the_pool_and_graphs_work_after_wake(native, graphs):
         assert [c.token_ids for c in got] == [c.token_ids for c in expected]
         assert [c.log_probs for c in got] == [c.log_probs for c in expected]
         del in_the_way
+
+
+def test_abort_and_cancel_on_the_device(native):
+    engine = native(family("qwen2").cuda(), ahead=3)
+    whole = engine.run([(SHORT, replace(FREE, max_tokens=60))])[0]
+
+    async def main():
+        tasks = [start(engine, str(seed), SHORT, replace(FREE, max_tokens=60, seed=seed)) for seed in range(3)]
+        before = engine.stats()["generated_tokens"]
+        await until(lambda: engine.stats()["generated_tokens"] >= before + 15)
+        engine.abort("0")
+        tasks[1].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    aborted, cancelled, kept = asyncio.run(main())
+    assert isinstance(cancelled, asyncio.CancelledError) and len(kept.token_ids) == 60
+    assert aborted.token_ids == whole.token_ids[: len(aborted.token_ids)] and len(aborted.token_ids) < 60
 
 
 @graphs_on_off

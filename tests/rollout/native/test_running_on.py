@@ -20,7 +20,6 @@ SIXTY = Sampling(max_tokens=60, ignore_eos=True)
 
 
 def other_weights(module, seed):
-    """The module with every weight changed."""
     changed = copy.deepcopy(module)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -33,7 +32,7 @@ def run_on(engine, requests, published, *, tell=None, count=PASSES):
     """Completions of requests during which the state of each module of `published` is published, in its turn."""
 
     async def main():
-        calls = [start(engine, str(i), *request, (i,), tell and tell(i)) for i, request in enumerate(requests)]
+        calls = [start(engine, str(i), *request, (i,), tell) for i, request in enumerate(requests)]
         waiting = asyncio.gather(*calls)
         for version, module in published.items():
             await passes(count)
@@ -63,22 +62,18 @@ def test_each_token_is_of_the_weights_that_its_version_names(native, settings):
 
 def test_tokens_are_reported_once_and_stop_strings_are_found_across_a_publish(native, tokenizer):
     module = family("qwen2")
-    same, told = copy.deepcopy(module), {}
+    same, told = copy.deepcopy(module), []
     [(prompt, _)] = random_requests(1, seed=8)
     plain = native(module).run([(prompt, Sampling(max_tokens=40, ignore_eos=True, seed=3))])[0]
     text = [tokenizer.decode([token]) for token in plain.token_ids]
     place = next(i for i in range(6, 38) if all(piece.isascii() and len(piece) == 1 for piece in text[i : i + 3]))
     stop = "".join(text[place : place + 3])
     requests = [(prompt, Sampling(max_tokens=40, ignore_eos=True, seed=3, stop=(stop,)))]
-
-    def tell(i):
-        return lambda token, _: told.setdefault(i, []).append(token)
-
     [expected] = native(module).run(requests)
     for count in range(10, 60, 4):  # so that a publish falls into the stop string as well
         told.clear()
-        [completion] = run_on(native(module), requests, {1: same}, tell=tell, count=count)
-        assert completion.token_ids == expected.token_ids == told[0] and completion.stop == stop
+        [cut] = run_on(native(module), requests, {1: same}, tell=lambda *token: told.append(token), count=count)
+        assert cut.token_ids == expected.token_ids == [token for token, _ in told] and cut.stop == stop
 
 
 def test_no_request_continues_with_half_updated_weights(native):
@@ -145,3 +140,19 @@ def test_from_another_thread_as_the_engine_generates(native, monkeypatch, ahead)
     loop.close()
     check_exact(versions, requests, completions, context=CONTEXT)
     assert {version for c in completions for version in c.token_versions()} == {0, 1, 2, 3}
+
+
+def test_a_request_that_is_aborted_after_a_publish_has_the_old_version_alone(native):
+    module = family("qwen2")
+    engine, same = native(module), copy.deepcopy(module)
+
+    async def main():
+        tasks = [start(engine, name, sampling=SIXTY) for name in "ab"]
+        await passes(PASSES * 3)
+        engine.publish([same.state_dict()], 1)
+        engine.abort("a")
+        return await asyncio.gather(*tasks)
+
+    aborted, whole = asyncio.run(main())
+    assert aborted.finish_reason == "abort" and set(aborted.token_versions()) == {0}
+    assert len(whole.token_ids) == 60 and set(whole.token_versions()) == {0, 1}

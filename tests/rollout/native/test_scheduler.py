@@ -1,5 +1,7 @@
 """What is handed out: admission in order, pieces of prompts, forks, growth, preemption, dense rows, gathering."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from burnish.rollout.admission import RequestState
@@ -10,19 +12,13 @@ from burnish.rollout.native.scheduler import Scheduler
 from burnish.rollout.native.state import History, Sequence
 
 
-class Answer:
-    """Stands for the future that a caller awaits."""
-
-    def done(self):
-        return False
-
-
 def make(blocks=33, rows=8, tokens=64, **options):
     return Scheduler(BlockManager(blocks, 4), History(), max_rows=rows, batched_tokens=tokens, **options)
 
 
 def add(scheduler, place, prompt, limit=6):
-    request = RequestState(str(place), prompt, Sampling(), limit, frozenset(), None, Answer())
+    future = SimpleNamespace(done=lambda: False)
+    request = RequestState(str(place), prompt, Sampling(), limit, frozenset(), None, future)
     sequence = Sequence(request, np.asarray(prompt, dtype=np.int64), ((place,), 0))
     scheduler.add(sequence)
     return sequence
