@@ -63,9 +63,8 @@ def check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"the text has a lone surrogate (\\u{ord(text[error.start]):04x}); fix or drop the row"
-        ) from None
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"the text has a lone surrogate ({half}); fix or drop the row") from None
 
 
 def truncate(ids: Sequence[T], max_length: int, mode: str) -> list[T]:
@@ -190,9 +189,8 @@ def _message(message: Any, position: int) -> Message:
         raise DataError(f"message {position} has no role (its fields: {', '.join(message) or 'none'})")
     if calls := fields.get("tool_calls"):
         if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-            raise DataError(
-                f"message {position} ({role}) has the tool_calls {_shown(calls)}, expected a list of objects"
-            )
+            has = f"message {position} ({role}) has the tool_calls {_shown(calls)}"
+            raise DataError(f"{has}, expected a list of objects")
         fields["tool_calls"] = [_tool_call(call) for call in calls]
         fields.setdefault("content", "")
     content = fields.get("content")

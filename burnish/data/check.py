@@ -121,8 +121,7 @@ class _FileCheck:
         for name, value in (("reward_model.ground_truth", truth), ("extra_info.answer", worked)):
             if (isinstance(value, str) and not value.strip()) or value == []:
                 self.report.note("empty_answer", number, f"{name} is empty")
-        remark = self.judge.inspect(full)
-        if remark:
+        if remark := self.judge.inspect(full):
             self.report.note(remark[0], number, remark[1])
         else:
             self._to_score.append((number, full))
@@ -206,9 +205,7 @@ class _FileCheck:
         self._texts.setdefault(name, []).append((number, text))
 
     def _length(self, name: str, number: int, value: int) -> None:
-        if name not in self.report.lengths:
-            self.report.lengths[name] = Lengths(self.unit)
-        self.report.lengths[name].add(number, value)
+        self.report.lengths.setdefault(name, Lengths(self.unit)).add(number, value)
         limit = self.asked.max_length
         if limit is not None and value > limit and name in ("prompt", "conversation"):
             self.report.note("over_long", number, f"{value} {self.unit}")

@@ -136,8 +136,7 @@ def download(hub_id: str, config: str, splits: Sequence[str]) -> Path:
     except (OSError, ValueError) as exc:  # no network, no such dataset, no access; an id that is none
         said = str(exc).strip().split("\n")[0].rstrip(".")
         raise DataError(f"{hub_id} could not be fetched from the hub ({said}); {_LOCAL}") from exc
-    missing = [split for split in splits if not any((snapshot / config / split).glob("*.parquet"))]
-    if missing:
+    if missing := [split for split in splits if not any((snapshot / config / split).glob("*.parquet"))]:
         raise DataError(
             f"{hub_id} on the hub has no {config}/{missing[0]}/*.parquet; name its configuration with --hub-config "
             f"(https://huggingface.co/datasets/{hub_id} lists them), or {_LOCAL}"

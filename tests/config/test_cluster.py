@@ -33,9 +33,6 @@ def no_cluster_around(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-# --- the executor ---
-
-
 def test_one_process_needs_no_ray_and_a_missing_one_is_named_with_the_command(finish, monkeypatch):
     config, notices = finish()
     assert (config.trainer.executor, config.trainer.n_gpus_per_node) == ("local", 1)
@@ -81,9 +78,6 @@ def test_keys_that_are_not_read_are_reported(finish):
     assert config.trainer.resource_pools == {"main": [1], "roles": {}}
 
 
-# --- the number of processes ---
-
-
 def test_auto_is_the_gpus_of_this_machine_with_ray_and_one_without(finish):
     config, _ = finish({EXECUTOR: "ray"})
     assert config.trainer.n_gpus_per_node == "auto"
@@ -106,9 +100,6 @@ def test_more_processes_than_gpus_is_an_error_and_on_a_cpu_they_share(finish):
     refused(r"^trainer\.resource_pools=.*3 processes", devices, pools, frozenset(), 2)
     away, _ = finish(TWO_NODES | {PER_NODE: 4})
     assert "8 processes on the Ray at head:6379: global_pool 4 on each of 2 nodes" in devices(away, frozenset(), 1)[0]
-
-
-# --- the cluster ---
 
 
 @pytest.mark.parametrize(
@@ -137,9 +128,6 @@ def test_the_cluster_of_the_environment_is_taken(finish, monkeypatch):
     assert finish()[0].ray_init.address is None, "one process needs none"
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
     assert finish({PER_NODE: 2})[0].ray_init.address is None, "which is where jobs are sent"
-
-
-# --- pools ---
 
 
 def test_roles_that_are_not_named_run_on_the_first_pool(finish, load):
@@ -180,9 +168,6 @@ def test_impossible_pools_are_refused(finish, pools, words):
     refused(rf"^trainer\.resource_pools.*{words}", finish, {POOLS: pools})
 
 
-# --- agent loops ---
-
-
 @pytest.mark.parametrize(
     ("keys", "found"),
     [
@@ -196,9 +181,6 @@ def test_impossible_pools_are_refused(finish, pools, words):
 )
 def test_agent_loops_are_spread_over_the_nodes_of_the_policy(finish, keys, found):
     assert agent_processes(finish(keys)[0]) == found
-
-
-# --- how models are shared ---
 
 
 @pytest.mark.parametrize(
@@ -261,8 +243,6 @@ def test_other_commands_still_run_in_one_process():
     loaded = load(["data.path=x", "rollout.agent.num_workers=2"], GENERATION)[0]
     assert told(loaded.notices, "no effect: rollout.agent.num_workers")
 
-
-# --- the plan ---
 
 BATCH = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 4, f"{ROLLOUT}.n": 8}
 BF16 = {"actor_rollout_ref.model.dtype": "bf16"}

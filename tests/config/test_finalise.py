@@ -151,9 +151,6 @@ def test_neighbours_of_what_is_refused_are_taken(finish, keys):
     finish(keys)
 
 
-# What is decided, and what is said of it
-
-
 @pytest.mark.parametrize(
     ("keys", "needs", "n", "said"),
     [

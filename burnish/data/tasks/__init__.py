@@ -36,8 +36,7 @@ TASKS = {
 def find(name: str) -> str:
     """The summary of a task; ConfigError with the nearest one if there is none."""
     if name not in TASKS:
-        near = nearest(name, TASKS)
-        hint = f"did you mean {near}? " if near else ""
+        hint = f"did you mean {near}? " if (near := nearest(name, TASKS)) else ""
         raise ConfigError(f"no such task: {name}; {hint}There are: {', '.join(TASKS)}")
     return TASKS[name]
 

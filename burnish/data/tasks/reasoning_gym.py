@@ -51,9 +51,8 @@ def _factory() -> Any:
     try:
         return importlib.import_module("reasoning_gym.factory")
     except ImportError as exc:
-        raise ConfigError(
-            f"the package reasoning-gym is not installed ({exc}): {install_command('reasoning-gym')}"
-        ) from exc
+        said = f"the package reasoning-gym is not installed ({exc})"
+        raise ConfigError(f"{said}: {install_command('reasoning-gym')}") from exc
 
 
 def _draw(name: str, seed: int) -> Iterator[tuple[str, Puzzle]]:
