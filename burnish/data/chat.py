@@ -134,11 +134,8 @@ class ChatRenderer:
         return counts
 
     def conversation(self, messages: Sequence[Message], tools: list[Any] | None = None) -> tuple[list[int], list[int]]:
-        """Ids of a whole conversation and a mask: 1 on the tokens an assistant has to produce, its turn's end included.
-
-        Each assistant turn is what the render through that turn adds to the prompt before it. Turns after the last
-        assistant message cannot carry loss and are left out.
-        """
+        """Ids of a whole conversation and a mask: 1 on the tokens an assistant has to produce, its turn's end included:
+        what the render through that turn adds to the prompt before it. Turns after the last are left out."""
         if messages[0]["role"] == "assistant":
             raise DataError("the first message is from the assistant, so it answers nothing; start with a user message")
         turns = [k for k, message in enumerate(messages) if message["role"] == "assistant"]

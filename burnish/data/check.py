@@ -164,9 +164,8 @@ class _FileCheck:
     def _pair(self, number: int, row: Row) -> None:
         sides: dict[str, list[Message]] = {}
         for name in ("chosen", "rejected"):
-            value = row.get(name)
-            whole = not isinstance(value, str)
-            sides[name] = messages_of(row, name) if whole else [{"role": "assistant", "content": value}]
+            text = isinstance(row.get(name), str)
+            sides[name] = [{"role": "assistant", "content": row[name]}] if text else messages_of(row, name)
         key = find_prompt_key(row, self.asked.prompt_key)
         if key is not None:
             prompt = messages_of(row, key)

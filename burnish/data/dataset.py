@@ -111,11 +111,8 @@ def _object(row: Row, name: str, fallback: Row | None = None) -> Row:
 
 
 class RLDataset:
-    """Rows of one or more files; those of a file are adjacent.
-
-    tokenizer    measures prompts; None skips the check of their length
-    max_samples  rows to use, -1 for all; several files give in proportion to their sizes, each its first rows
-    """
+    """Rows of one or more files; those of a file are adjacent. Without a `tokenizer` the length of prompts is not
+    checked. Of `max_samples` rows (-1: all) files give in proportion to their sizes, each its first ones."""
 
     def __init__(
         self,

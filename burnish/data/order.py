@@ -39,12 +39,8 @@ def make_order(dataset: Dataset, config: DataConfig) -> "Order | CustomOrder":
 
 
 class Order:
-    """The endless stream of row numbers.
-
-    sizes    rows of each source; rows are numbered through
-    weights  share of each source in the draws; None draws every row once per epoch
-    stages   curriculum; None is one stage of all rows
-    """
+    """The endless stream of row numbers, which run through all sources. `sizes` are the rows of each, and `weights` its
+    share in the draws (None: every row once per epoch). Without `stages`, a curriculum, all rows are one."""
 
     def __init__(
         self,

@@ -80,15 +80,6 @@ def test_one_file_of_which_a_part_is_kept_apart_and_one_split_alone(capsys):
     assert os.listdir("my data") == os.listdir("a") == ["test.parquet"]
 
 
-def test_generated_rows_follow_from_the_seed(capsys):
-    words = ("--train-size", "40", "--test-size", "10", "--numbers", "3")
-    for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert make("countdown", *words, "--seed", seed, "--out", out) == 0
-    assert "a/train.parquet: 40 rows" in capsys.readouterr().out
-    a, b, c = (read_rows(f"{out}/train.parquet") for out in "abc")
-    assert a == b != c and {row["extra_info"]["difficulty"] for row in a} == {3}
-
-
 def test_the_hub_is_asked_where_no_files_are_given(monkeypatch, place):
     def snapshot_download(repo_id, **asked):
         assert (repo_id, asked["revision"]) == ("openai/gsm8k", "refs/convert/parquet")

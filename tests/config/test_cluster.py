@@ -14,7 +14,7 @@ from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
 from burnish.errors import NotAvailable, install_command
 from tests.config.conftest import refused, told
-from tests.config.test_plan import facts_of, sizes, value
+from tests.config.test_plan import facts_of, hows, sizes, value
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 NODES, PER_NODE, EXECUTOR, POOLS = (
@@ -26,6 +26,7 @@ APART = JUDGE | {POOLS: {"main": [1], "judge": [3], "roles": {"reward_model": "j
 TWO_NODES = {NODES: 2, ADDRESS: "head:6379"}
 KL = {f"{ACTOR}.use_kl_loss": True}
 CRITIC = Needs(critic=True)
+SLICED = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -133,10 +134,8 @@ def test_the_cluster_of_the_environment_is_taken(finish, monkeypatch):
 def test_roles_that_are_not_named_run_on_the_first_pool(finish, load):
     keys = {POOLS: {"main": [2], "judge": [1], "roles": {"reward_model": "judge"}}}
     config, _ = finish(keys | JUDGE, CRITIC)
-    assert {pool.name: (pool.on_nodes, pool.roles) for pool in pools_of(config)} == {
-        "main": ((2,), ("actor_rollout_ref", "critic")),
-        "judge": ((1,), ("reward_model",)),
-    }
+    main, judge = ("main", (2,), ("actor_rollout_ref", "critic")), ("judge", (1,), ("reward_model",))
+    assert [(pool.name, pool.on_nodes, pool.roles) for pool in pools_of(config)] == [main, judge]
     assert pool_of(config, REWARD_MODEL).name == "judge" and pool_of(config, CRITIC_MODEL).name == "main"
     said = devices(config, frozenset(), 0)[0]
     assert "3 processes" in said and "judge 1 (reward_model)" in said
@@ -190,7 +189,7 @@ def test_agent_loops_are_spread_over_the_nodes_of_the_policy(finish, keys, found
         ({PER_NODE: 4}, ModelSplit(4, 4, 1)),
         ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2}, ModelSplit(4, 2, 1)),
         ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 8}, ModelSplit(4, 4, 1)),
-        ({PER_NODE: 4, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, ModelSplit(4, 4, 2)),
+        (SLICED | {PER_NODE: 4}, ModelSplit(4, 4, 2)),
     ],
 )
 def test_a_pool_shares_a_model_as_the_keys_say(finish, keys, split):
@@ -216,10 +215,7 @@ def test_pool_that_does_not_split_is_refused_with_sizes_that_do(finish, keys, ke
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            {f"{ACTOR}.ulysses_sequence_parallel_size": 2, f"{ACTOR_MODEL}.use_remove_padding": False},
-            "ulysses_sequence_parallel_size=2 with .*use_remove_padding=false",
-        ),
+        (SLICED | {f"{ACTOR_MODEL}.use_remove_padding": False}, "parallel_size=2 with .*use_remove_padding=false"),
         ({f"{ACTOR_MODEL}.use_fused_kernels": True}, rf"{ACTOR_MODEL}\.use_fused_kernels=true: .*layer by layer"),
         ({f"{ACTOR_MODEL}.enable_activation_offload": True}, "offload=true: .*enable_gradient_checkpointing=true inst"),
     ],
@@ -259,8 +255,7 @@ def test_each_process_holds_its_slices_and_a_whole_replica(finish):
     config, _ = finish(BATCH | {PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2})
     assert estimate_memory(config, sizes(), 2).moments == 8_000_000 // 2
     lines = plan_numbers(config, None, sizes())
-    assert value(lines, "shards") == "2"
-    assert "there are 2 copies" in next(line.how for line in lines if line.name == "shards")
+    assert value(lines, "shards") == "2" and "there are 2 copies" in hows(lines)["shards"]
     config, _ = finish(BATCH | BF16 | {PER_NODE: 2, "actor_rollout_ref.model.lora_rank": 8})
     adapter = 8 * 4 * (2 * (128 + 128) + 2 * (128 + 64) + 3 * (128 + 512))
     memory = estimate_memory(config, sizes(), 2)
@@ -305,7 +300,7 @@ def test_rows_and_tokens_are_dealt_to_processes(finish):
     plan_micro_batches(config, sizes(), 2**40)
     assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 2  # 32 sequences over 16
     keys = BATCH | {PER_NODE: 4, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4}
-    config, _ = finish(keys | {f"{ACTOR}.ulysses_sequence_parallel_size": 2})
+    config, _ = finish(keys | SLICED)
     lines = plan_numbers(config, None, sizes())
     assert value(lines, "slices of a sequence") == "2"
     assert value(lines, "sequences per mini-batch and 2 processes") == "16"

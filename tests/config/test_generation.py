@@ -116,19 +116,11 @@ def test_the_command_of_the_docs_sets_its_keys():
         ("out.parquet", "out.eval.json"),
         ("a/b/out.v2.jsonl", "a/b/out.v2.eval.json"),
         ("a/out.jsonl.gz", "a/out.eval.json"),
-        ("out.json", "out.eval.json"),
     ],
 )
 def test_metrics_go_next_to_the_responses(path, output):
     assert finished(f"data.path={path}").data.output_path == output
     assert finished(f"data.path={path}", "data.output_path=x/y.json").data.output_path == "x/y.json"
-
-
-def test_a_home_folder_is_expanded(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    config = finished("data.path=~/out.parquet", "custom_reward_function.path=~/mine.py")
-    assert (config.data.path, config.data.output_path) == ("/home/me/out.parquet", "/home/me/out.eval.json")
-    assert config.custom_reward_function.path == "/home/me/mine.py"
 
 
 @pytest.mark.parametrize(

@@ -57,17 +57,9 @@ class TestRows:
     def test_a_bare_row_gets_the_standard_fields(self, load):
         dataset = load([{"prompts": "hi"}, {"prompts": "ho", "extra_info": None}])
         assert contents(dataset) == ["hi", "ho"] and [row["index"] for row in dataset] == [0, 1]
-        assert dataset[1] == {
-            "raw_prompt": [{"role": "user", "content": "ho"}],
-            "data_source": "unknown",
-            "reward_model": {"style": "rule", "ground_truth": None},
-            "extra_info": {},
-            "ability": None,
-            "agent_name": None,
-            "interaction_kwargs": {},
-            "tools_kwargs": {},
-            "index": 1,
-        }
+        empty = {"extra_info": {}, "ability": None, "agent_name": None, "interaction_kwargs": {}, "tools_kwargs": {}}
+        own = {"raw_prompt": [{"role": "user", "content": "ho"}], "data_source": "unknown", "index": 1}
+        assert dataset[1] == empty | own | {"reward_model": {"style": "rule", "ground_truth": None}}
 
     def test_keys_name_other_columns_and_kwargs_may_be_inside_extra_info(self, load, data_config):
         info = {"tools_kwargs": {"calc": 1}, "interaction_kwargs": {"name": "y"}}

@@ -1,7 +1,5 @@
-"""Tasks of `burnish data make`, one file each (task.py has the contract), imported when asked for. No torch.
-
-Adding a task is a file here and a line in `TASKS`.
-"""
+"""Tasks of `burnish data make`, one file each (task.py has the contract), imported when asked for. No torch. Adding a
+task is a file here and a line in `TASKS`."""
 
 import importlib
 from typing import TYPE_CHECKING
