@@ -36,7 +36,7 @@ class ModelConfig(Keys, reader="models/loading.py"):
         "auto", "recompute activations in the backward pass; auto: if they do not fit into memory", choices=AUTO
     )
     enable_activation_offload: bool = key(
-        False, "keep activations in host memory until the backward pass needs them", OFFLOAD
+        False, "keep activations in host memory until the backward pass needs them", "engine/trainable.py"
     )
     lora_rank: int = key(0, "rank of LoRA adapters; 0: train all weights", ADAPTER, low=0)
     lora_alpha: float = key(16, "scale of LoRA adapters: their output is multiplied by alpha / rank", ADAPTER)

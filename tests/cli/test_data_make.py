@@ -22,10 +22,8 @@ def problems(start, stop):
     return [{"question": f"{i} apples and one more?", "answer": f"#### {i + 1}"} for i in range(start, stop)]
 
 
-def write_jsonl(path: Path, rows) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_jsonl(path: Path, rows) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture(autouse=True)

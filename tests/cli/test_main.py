@@ -70,11 +70,8 @@ def seen(monkeypatch) -> list[list[str]]:
     """A command `echo` that records what reaches it."""
     calls: list[list[str]] = []
 
-    def load(self):
-        return lambda argv: calls.append(argv)
-
     monkeypatch.setitem(COMMANDS, "echo", CliCommand("for tests", "nowhere"))
-    monkeypatch.setattr(cli.CliCommand, "load", load)
+    monkeypatch.setattr(cli.CliCommand, "load", lambda self: calls.append)
     return calls
 
 

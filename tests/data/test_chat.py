@@ -1,4 +1,6 @@
 import copy
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -19,14 +21,8 @@ def calling(calls):
 
 def learnt(tokenizer, ids, mask):
     """The text under the mask, stretch by stretch."""
-    stretches, current = [], []
-    for token, on in zip([*ids, 0], [*mask, 0], strict=True):
-        if on:
-            current.append(token)
-        elif current:
-            stretches.append(tokenizer.decode(current))
-            current = []
-    return stretches
+    stretches = groupby(zip(ids, mask, strict=True), key=itemgetter(1))
+    return [tokenizer.decode([token for token, _ in stretch]) for on, stretch in stretches if on]
 
 
 class TestToMessages:
