@@ -67,7 +67,6 @@ def test_a_command_that_comes_later_is_refused_by_name(name, capsys):
 
 @pytest.fixture
 def seen(monkeypatch) -> list[list[str]]:
-    """A command `echo` that records what reaches it."""
     calls: list[list[str]] = []
 
     monkeypatch.setitem(COMMANDS, "echo", CliCommand("for tests", "nowhere"))

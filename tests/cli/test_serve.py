@@ -19,7 +19,6 @@ NANO = str(quickstart.NANO)
 
 @pytest.fixture
 def unloaded(monkeypatch):
-    """Loading a model is a failure of the test."""
     monkeypatch.setattr(server, "load", lambda *_: pytest.fail("the model was loaded"))
 
 

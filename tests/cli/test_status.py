@@ -50,8 +50,6 @@ def of_another_process(folder):
 
 
 def status_of(folder, **expected):
-    """The status, as soon as it is as expected."""
-
     def seen():
         status = read_status(folder)
         return status if all(getattr(status, key) == value for key, value in expected.items()) else None

@@ -203,7 +203,6 @@ NO_GAP = f"({LOG_PROBS}=false: there is no gap to measure)"
         (REINFORCE | ON, "on token reinforce", [LOSS, WEIGHED["on"]]),
         (REINFORCE | TOKEN, "on token reinforce", [LOSS, SWITCHED["rollout_is=token"]]),
         (REINFORCE | {LOSS_MODE: "reinforce"}, "measure None reinforce", []),
-        # of a loss without a ratio
         (BYPASS | TOKEN | {LOSS_MODE: "gpg"}, "on token gpg", [SWITCHED["rollout_is=token"]]),
         (BYPASS | ON | {LOSS_MODE: "gpg"}, "on token gpg", [WEIGHED["on"]]),
     ],

@@ -136,7 +136,6 @@ def test_missing_keys_and_an_output_over_the_responses_are_refused(keys, message
 
 
 def swept(*argv: str) -> list[str]:
-    """The files that the jobs of a sweep write."""
     seen: list[str] = []
     run(["--multirun", *argv], EVAL, finalise_eval, lambda job: seen.append(job.config.data.output_path))
     return seen

@@ -30,7 +30,6 @@ def no_rules(config, explicit):
 
 @pytest.fixture
 def recipes(tmp_path, monkeypatch):
-    """A working directory with a folder of recipes."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "recipes"
     folder.mkdir()

@@ -35,7 +35,6 @@ def facts_of(parameters=1_000_000, model_type="gemma2", context=4096, **sizes):
 
 
 def sizes(**policy):
-    """Sizes by model; those that are not there have the policy's."""
     return {"actor_rollout_ref.model": facts_of(**policy)}
 
 

@@ -34,7 +34,6 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def plain_tokenizer():
-    """One token per byte, without a chat template."""
     return byte_tokenizer(chat_template=None)
 
 

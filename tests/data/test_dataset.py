@@ -24,8 +24,6 @@ ROW = {
 
 @pytest.fixture
 def load(write_jsonl, tokenizer, data_config):
-    """The dataset of one file, rows.jsonl, or of several."""
-
     def make(rows, *more, tokenizer=tokenizer, **options):
         files = [write_jsonl(rows), *(write_jsonl(table, f"{i}.jsonl") for i, table in enumerate(more, 1))]
         return RLDataset(files, tokenizer, data_config, **options)

@@ -15,8 +15,6 @@ from tests.data.conftest import refused
 
 
 class NoJudge:
-    """Finds nothing, and remembers what it was asked."""
-
     def __init__(self):
         self.scored = []
 
@@ -29,8 +27,6 @@ class NoJudge:
 
 
 class Strict(NoJudge):
-    """Refuses even indices, fails the others."""
-
     def inspect(self, row):
         return ("refused", "it is even") if row["index"] % 2 == 0 else None
 

@@ -39,7 +39,6 @@ def test_a_missing_column_is_reported_and_one_of_several_names_is_enough(write_j
 
 
 def test_nothing_left_is_an_error_with_the_reasons(write_jsonl):
-    """The reasons are ordered by how often they occur."""
     file = write_jsonl([{"question": "q", "answer": ""}, *[{"question": "q", "answer": "x"}] * 2])
     reasons = "2 because 'answer' does not end with #### and a number; 1 because 'answer' is empty"
     refused(f"rows.jsonl: none of 3 records can become a row: {reasons}", make, Origin(train=[file]))
