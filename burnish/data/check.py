@@ -164,8 +164,8 @@ class _FileCheck:
     def _pair(self, number: int, row: Row) -> None:
         sides: dict[str, list[Message]] = {}
         for name in ("chosen", "rejected"):
-            text = isinstance(row.get(name), str)
-            sides[name] = [{"role": "assistant", "content": row[name]}] if text else messages_of(row, name)
+            is_text = isinstance(row.get(name), str)
+            sides[name] = [{"role": "assistant", "content": row[name]}] if is_text else messages_of(row, name)
         key = find_prompt_key(row, self.asked.prompt_key)
         if key is not None:
             prompt = messages_of(row, key)

@@ -104,7 +104,7 @@ def refuse_media(row: Row, keys: tuple[str, ...], where: str) -> None:
 
 def _object(row: Row, name: str, fallback: Row | None = None) -> Row:
     """A field that holds named values; {} where it is absent. Some files keep it inside `extra_info`."""
-    value = next((found for fields in (row, fallback or {}) if (found := fields.get(name)) is not None), {})
+    value: Any = next((found for fields in (row, fallback or {}) if (found := fields.get(name)) is not None), {})
     if not isinstance(value, dict):
         raise DataError(f"field '{name}' is a {type(value).__name__} ({value!r:.60}), expected an object")
     return value

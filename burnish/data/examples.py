@@ -183,8 +183,8 @@ class PreferenceDataset(Examples[PreferencePair]):
             return messages
         prompt_key = self.config.prompt_key
         if (value := lookup(row, prompt_key)) is None:
-            prompt = f"field '{prompt_key}' (data.prompt_key) with its prompt"
-            raise DataError(f"field '{key}' is only an answer, and {prompt} is missing or null")
+            missing = f"field '{prompt_key}' (data.prompt_key) with its prompt"
+            raise DataError(f"field '{key}' is only an answer, and {missing} is missing or null")
         _refuse_dialogue(value, prompt_key)
         prompt = messages_of(row, prompt_key)
         if not any(message["content"].strip() for message in prompt):

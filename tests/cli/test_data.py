@@ -35,7 +35,7 @@ def row(question="1+1?", truth="2", **fields):
     return {"data_source": "gsm8k", "prompt": question, "reward_model": {"ground_truth": truth}, **fields}
 
 
-FINE = "no problems; warnings:"
+FINE, JUDGED = "no problems; warnings:", {"style": "model"}
 
 
 def test_good_files_and_lengths_in_tokens(splits, capsys, tiny_model):
@@ -61,7 +61,7 @@ def test_good_files_and_lengths_in_tokens(splits, capsys, tiny_model):
         ([row(extra_info={"answer": ""})], "problems: empty answers (1)"),
         ([row(), row()], f"{FINE} rows with a prompt that an earlier row has (1)"),
         ([row(extra_info={"answer": "it is 2"})], f"{FINE} worked answers that fail where the ground truth passes (1)"),
-        ([row(data_source="chat", reward_model={})], f"{FINE} rows whose reference answer is not checked (1)"),
+        ([row(data_source="chat", reward_model=JUDGED)], f"{FINE} rows whose reference answer is not checked (1)"),
         ([row(), row("x", 3)], f"{FINE} columns of mixed types (1)"),
     ],
 )

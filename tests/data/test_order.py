@@ -221,4 +221,4 @@ class TestSampler:
         ],
     )
     def test_bad_samplers(self, make, body, message):
-        refused(message, make(body).index, 4, error=ConfigError)
+        refused(message, lambda: make(body).index(4), error=ConfigError)

@@ -65,12 +65,8 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
         trainer.n_gpus_per_node = max(1, gpus)
         _split(config, given)
     rollout, spec = config.actor_rollout_ref.rollout, engine_spec(config.actor_rollout_ref.rollout.name)
-    if gpus and config.trainer.executor == "ray" and (size := rollout.tensor_model_parallel_size) > 1:
-        raise NotAvailable(
-            f"{ROLLOUT}.tensor_model_parallel_size={size} on GPUs with Ray",  # whose processes see one each
-            "It was built and tried with processes on CPUs alone; leave it at 1, or train in one process "
-            f"({EXECUTOR}=local), whose engine may have several GPUs",
-        )
+    if gpus and config.trainer.executor == "ray":
+        refuse_spans(rollout.tensor_model_parallel_size)
     spec.check_devices(rollout, ROLLOUT, gpus, f"{ROLLOUT}.name=")
     # With Ray, other machines may have GPUs where this one has none.
     if trainer.device == "cpu" or (not gpus and trainer.executor == "local"):
@@ -85,6 +81,16 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
     if said := describe(config):
         given.say(said)
     return given.notices
+
+
+def refuse_spans(size: int) -> None:
+    """NotAvailable for an engine over several GPUs of a Ray, whose processes see one each."""
+    if size > 1:
+        raise NotAvailable(
+            f"{ROLLOUT}.tensor_model_parallel_size={size} on GPUs with Ray",
+            "It was built and tried with processes on CPUs alone; leave it at 1, or train in one process "
+            f"({EXECUTOR}=local), whose engine may have several GPUs",
+        )
 
 
 def _executor(config: PPOConfig, given: Given) -> None:
