@@ -102,11 +102,11 @@ def show(argv: list[str]) -> int:
 
     from burnish.data.dataset import find_prompt_key
     from burnish.data.files import describe
-    from burnish.data.show import Condition, Selection, parse_rows, print_blocks, row_blocks
+    from burnish.data.show import Selection, parse_condition, parse_rows, print_blocks, row_blocks
     from burnish.literal import one_line
 
     spans = parse_rows(options.rows) if options.rows is not None else []
-    conditions = [Condition.parse(text) for text in options.where]
+    conditions = [parse_condition(text) for text in options.where]
     table = describe(options.file)
     known = find_prompt_key(dict.fromkeys(table.columns, True), options.prompt_key) or "messages" in table.columns
     if not known and (options.tokenizer or options.prompt_key != PROMPT):

@@ -54,15 +54,8 @@ def parse(name: str, words: list[str]) -> argparse.Namespace:
 
     typed = parser(name).parse_args(words)
     if hasattr(typed, "source"):  # the task reads files
-        typed.origin = Origin(
-            train=typed.train,
-            test=typed.test,
-            source=typed.source,
-            hub=typed.hub,
-            hub_config=typed.hub_config,
-            test_size=typed.test_size,
-            rename=renaming(typed.rename),
-        )
+        names = ("train", "test", "source", "hub", "hub_config", "test_size")
+        typed.origin = Origin(**{name: getattr(typed, name) for name in names}, rename=renaming(typed.rename))
     else:
         sizes = {"train": typed.train_size, "test": typed.test_size}
         for split, size in sizes.items():

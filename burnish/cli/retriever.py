@@ -18,15 +18,9 @@ def index(argv: list[str]) -> int:
     from burnish.search.encoder_settings import EncoderOptions
     from burnish.search.index import IndexOptions, Kind, build_index
 
-    encoder = EncoderOptions(
-        folder=Path(flags.encoder).expanduser() if flags.encoder else None,
-        pooling=flags.pooling,
-        query_prefix=flags.query_prefix,
-        passage_prefix=flags.passage_prefix,
-        similarity=flags.similarity,
-        max_length=flags.max_length,
-        faiss=flags.faiss or "flat",
-    )
+    names = ("pooling", "query_prefix", "passage_prefix", "similarity", "max_length")
+    folder = Path(flags.encoder).expanduser() if flags.encoder else None
+    encoder = EncoderOptions(folder, **{name: getattr(flags, name) for name in names}, faiss=flags.faiss or "flat")
     kind: Kind = flags.kind or ("both" if flags.encoder else "bm25")
     for name in ("faiss", "device"):
         if kind == "bm25" and getattr(flags, name):
@@ -103,10 +97,8 @@ def query(argv: list[str]) -> int:
     )
     for query, hits in zip(flags.query, retriever.search(flags.query, flags.topk), strict=True):
         if flags.json:
-            shown = [
-                {"document": {"id": hit.document.id, "contents": hit.document.contents}, "score": hit.score}
-                for hit in hits
-            ]
+            documents = [{"id": hit.document.id, "contents": hit.document.contents} for hit in hits]
+            shown = [{"document": one, "score": hit.score} for one, hit in zip(documents, hits, strict=True)]
             print(json.dumps({"query": query, "hits": shown}, ensure_ascii=False))
             continue
         print(literal(f"{query} ({retriever.name}, {len(retriever)} passages)"))

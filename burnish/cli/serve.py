@@ -61,13 +61,8 @@ def chat(argv: list[str]) -> int:
     from burnish.rollout.base import Sampling
     from burnish.serving import terminal
 
-    sampling = Sampling(
-        temperature=flags.temperature,
-        top_p=flags.top_p,
-        top_k=flags.top_k,
-        min_p=flags.min_p,
-        max_tokens=flags.max_tokens,
-    )
+    names = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
+    sampling = Sampling(**{name: getattr(flags, name) for name in names})
     return terminal.chat(model_options(flags, max_num_seqs=1), sampling, flags.seed, flags.system)
 
 

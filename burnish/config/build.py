@@ -53,8 +53,7 @@ def build(
     known = keys_of(root)
     flat = flatten(given, known)
     flat, notices = rewrite_aliases(flat, aliases, typed)
-    problems = [complaint(name, known) for name in flat if name not in known]
-    if problems:
+    if problems := [complaint(name, known) for name in flat if name not in known]:
         raise ConfigError("\n".join(problems))
     values = convert_all(resolve(flat, known), known)
     refuse_unavailable(values, known)
@@ -114,11 +113,9 @@ def complaint(name: str, known: Mapping[str, KnownKey]) -> str:
     """Why a key that is not in the tree cannot be set."""
     if reason := why_unsupported(name):
         return f"key {name!r} is not supported: {reason}"
-    inside = [other for other in known if other.startswith(name + ".")]
-    if inside:
+    if inside := [other for other in known if other.startswith(name + ".")]:
         return f"{name!r} is a section, not a key; its keys are {', '.join(inside[:5])}"
-    owner = next((other for other in known if name.startswith(other + ".")), None)
-    if owner is not None:
+    if owner := next((other for other in known if name.startswith(other + ".")), None):
         return f"{owner!r} is a key, not a section: there is no {name!r}"
     suggestion = nearest(name, known)
     return f"unknown key {name!r}" + (f"; did you mean {suggestion!r}?" if suggestion else "")

@@ -50,18 +50,15 @@ def _check_file(
 def _check_column(file: str, facts: FileColumns, column: str, key: str) -> None:
     """A dotted name is a field inside a column."""
     if column not in facts.columns and column.partition(".")[0] not in facts.columns:
-        raise DataError(
-            f"{file}: no column {column!r} ({key}); its columns are {', '.join(facts.columns)}. "
-            f"Name the right one in {key}"
-        )
+        there = ", ".join(facts.columns)
+        raise DataError(f"{file}: no column {column!r} ({key}); its columns are {there}. Name the right one in {key}")
 
 
 def check_model(config: PPOConfig, key: str, facts: ModelFacts) -> list[str]:
     """Prompt and response fit the context of a model of the run (`PPOConfig.models`). A reward model may read less,
     because a conversation that is too long for it loses its start: returns a notice."""
-    data, path = config.data, config.models[key].path
+    data, path, context = config.data, config.models[key].path, facts.context
     longest = data.max_prompt_length + data.max_response_length
-    context = facts.context
     if key != REWARD_MODEL:
         if context is not None and longest > context:
             raise ConfigError(

@@ -105,10 +105,8 @@ def _choose_recipe(command: CommandLine, path: str | None, name: str | None, bui
     folders = list(dict.fromkeys(place.resolve() for place in places if place.is_dir()))
     if not folders:
         raise ConfigError(f"--config-path={path}: no such folder in {HERE} ({Path.cwd()})")
-    folder, name = folders[0], name.removesuffix(".yaml") if name else builtin
-    if name != builtin:
-        folder = _folder_with(name, folders)
-    command.config_name = name
+    command.config_name = name = name.removesuffix(".yaml") if name else builtin
+    folder = folders[0] if name == builtin else _folder_with(name, folders)
     command.options += ["--config-path", str(folder)]
     return folder
 
@@ -121,22 +119,14 @@ def _folder_with(name: str, folders: list[Path]) -> Path:
             with recipe.open(encoding="utf-8", errors="replace") as lines:
                 if lines.readline().rstrip("\n") != RESOLVED:
                     return recipe.parent
-            has_recipe = recipe.with_name("recipe.yaml").is_file()
-            raise ConfigError(
-                f"{recipe}: a resolved configuration, with every key filled in, is not a recipe; "
-                + (
-                    "use --config-name=recipe, the keys that the run was given"
-                    if has_recipe
-                    else "keep the keys that you set"
-                )
-            )
+            fix = "keep the keys that you set"
+            if recipe.with_name("recipe.yaml").is_file():
+                fix = "use --config-name=recipe, the keys that the run was given"
+            raise ConfigError(f"{recipe}: a resolved configuration, with every key filled in, is not a recipe; {fix}")
     there = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
-    near = nearest(name, there)
-    raise ConfigError(
-        f"--config-name={name}: no {name}.yaml in {' or '.join(map(str, folders))}"
-        + (f"; did you mean {near}?" if near else "")
-        + (f" (there: {', '.join(there)})" if there else ", nor any other recipe")
-    )
+    hint = f"; did you mean {near}?" if (near := nearest(name, there)) else ""
+    hint += f" (there: {', '.join(there)})" if there else ", nor any other recipe"
+    raise ConfigError(f"--config-name={name}: no {name}.yaml in {' or '.join(map(str, folders))}{hint}")
 
 
 def _add_override(command: CommandLine, text: str, folder: Path | None) -> None:

@@ -17,18 +17,10 @@ from burnish.errors import ConfigError
 
 EXAMPLES = {"data.train_files": "train.parquet", "actor_rollout_ref.model.path": "Qwen/Qwen2.5-0.5B-Instruct"}
 SUPERVISED_EXAMPLES = {"data.train_files": "train.parquet", "model.path": "Qwen/Qwen2.5-0.5B"}
-GENERATION_EXAMPLES = {
-    "data.path": "test.parquet",
-    "data.output_path": "out.parquet",
-    "model.path": "Qwen/Qwen2.5-0.5B-Instruct",
-}
-EVAL_EXAMPLES = {
-    "data.path": "out.parquet",
-    "data.prompt_key": "prompt",
-    "data.response_key": "responses",
-    "data.data_source_key": "data_source",
-    "data.reward_model_key": "reward_model",
-}
+GENERATION_EXAMPLES = {"data.path": "test.parquet", "data.output_path": "out.parquet"}
+GENERATION_EXAMPLES |= {"model.path": "Qwen/Qwen2.5-0.5B-Instruct"}
+EVAL_EXAMPLES = {"data.path": "out.parquet", "data.prompt_key": "prompt", "data.response_key": "responses"}
+EVAL_EXAMPLES |= {"data.data_source_key": "data_source", "data.reward_model_key": "reward_model"}
 
 
 def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from burnish.config.key import Keys, key
-from burnish.config.model import OFFLOAD, dtype_key
+from burnish.config.model import dtype_key
 
 WORKER = "workers/model_worker.py"
 RULE = "config/rules/models.py"
@@ -16,7 +16,7 @@ class FSDPConfig(Keys, reader="engine/sharding.py"):
 
     param_offload: bool = key(False, "keep weights in host memory between uses", RULE)
     optimizer_offload: bool = key(
-        False, "keep master weights and optimiser state in host memory between updates", OFFLOAD
+        False, "keep master weights and optimiser state in host memory between updates", "engine/offload.py"
     )
     offload_policy: bool = key(
         False, "FSDP2's CPU offload: weights, gradients and optimiser state in host memory, updated there"

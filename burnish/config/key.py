@@ -85,12 +85,8 @@ def key(default: Any, doc: str, reader: str = "", **about: Any) -> Any:
 
 
 def section(cls: type, *, readers: Mapping[str, str] | None = None, later: str | None = None, **defaults: Any) -> Any:
-    """A dataclass field for a nested configuration class.
-
-    readers    who reads some of its keys here, for a class that is used in several places; "*" stands for the rest
-    later      holds for every key below it
-    defaults   replace some of its defaults here
-    """
+    """A dataclass field for a nested configuration class. `readers` says who reads some of its keys here, for a class
+    that is used in several places ("*": the rest); `later` holds for all of them; `defaults` replace some."""
     metadata = {METADATA: Section(later, readers or {})}
     return field(default_factory=lambda: cls(**defaults), metadata=metadata)
 

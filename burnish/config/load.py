@@ -25,16 +25,13 @@ LABEL = 100  # characters of a run's name that a sweep adds at most
 
 @dataclass(frozen=True)
 class Schema(Generic[Config]):
-    """One entry point: its name, its built-in recipe, the root of its keys, and other spellings of them.
-
-    output  the key of the one file that a job writes, which jobs of a sweep must not share; None: it has a run folder
-    """
+    """One entry point: its name, its built-in recipe, the root of its keys, and other spellings of them."""
 
     name: str
     builtin: str
     root: type[Config]
     aliases: Mapping[str, str | Rewrite] = field(default_factory=dict)
-    output: str | None = None
+    output: str | None = None  # key of the one file that a job writes and no other may; None: it has a run folder
 
 
 PPO = Schema("ppo", "ppo_trainer", PPOConfig, ALIASES)

@@ -61,8 +61,7 @@ class MemoryPhase:
 
     @property
     def total(self) -> int:
-        moved = self.brought + self.gathered
-        return moved + self.gradients + self.logits + self.activations + self.kv_cache
+        return self.brought + self.gathered + self.gradients + self.logits + self.activations + self.kv_cache
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,10 @@ class OffloadedMemory:
     @classmethod
     def of(cls, config: PPOConfig, held: Mapping[str, ModelMemory], reference: int) -> "OffloadedMemory":
         ref = config.actor_rollout_ref.ref.fsdp_config
-        weights = [key for key in held if fsdp_of(config, key).param_offload or fsdp_of(config, key).offload_policy]
-        state = [key for key in held if fsdp_of(config, key).optimizer_offload or fsdp_of(config, key).offload_policy]
+        keys = {key: fsdp_of(config, key) for key in held}
         return cls(
-            {key: held[key].weights for key in weights},
-            {key: held[key].state for key in state},
+            {key: held[key].weights for key, fsdp in keys.items() if fsdp.param_offload or fsdp.offload_policy},
+            {key: held[key].state for key, fsdp in keys.items() if fsdp.optimizer_offload or fsdp.offload_policy},
             reference if ref.param_offload or ref.offload_policy else 0,
         )
 
@@ -181,14 +179,12 @@ def estimate_memory(
     policy = config.actor_rollout_ref
     sizes = {key: facts.get(key, facts[ACTOR_MODEL]) for key in config.models}  # the policy's where there are none
     here = models_on(config, pool or pool_of(config, ACTOR_MODEL).name)
-    split = {key: split_of(config, key) for key in here}
-    held = {
-        key: ModelMemory.of(config.models[key], sizes[key], trains=key != REWARD_MODEL, split=split[key])
-        for key in here
-    }
-    frozen = {
-        key: ModelMemory.of(config.models[key], sizes[key], trains=False, split=split[key]).weights for key in here
-    }
+
+    def holding(key: str, trains: bool) -> ModelMemory:
+        return ModelMemory.of(config.models[key], sizes[key], trains=trains, split=split_of(config, key))
+
+    held = {key: holding(key, key != REWARD_MODEL) for key in here}
+    frozen = {key: holding(key, trains=False).weights for key in here}
     actor = held.get(ACTOR_MODEL, NO_MODEL)
     start = 0 if config.process_reward.model.has_lora else frozen.get(PROCESS_REWARD_MODEL, 0)
     has_reference = config.reads_reference and not policy.model.has_lora
@@ -201,7 +197,7 @@ def estimate_memory(
     keeps_kv = engine.has_pool and not frees
     shares = not split_of(config, ACTOR_MODEL).is_sharded and not config.staleness
     turns = [*_passes(config, sizes, held, away, micro_batch, on_gpu), *_updates(config, held, away, on_gpu)]
-    there = {key: holding.weights + holding.state - away.of_model(key) for key, holding in held.items()}
+    there = {key: one.weights + one.state - away.of_model(key) for key, one in held.items()}
     return Memory(
         weights=0 if away.weights.get(ACTOR_MODEL) else actor.weights,
         masters=0 if away.state.get(ACTOR_MODEL) else actor.masters,
@@ -225,12 +221,8 @@ def models_on(config: PPOConfig, pool: str) -> list[str]:
 def adapter_parameters(model: ModelConfig, facts: ModelFacts) -> int:
     """Parameters of the LoRA adapter, 0 without one; a layer of an unknown name counts as one of the feed-forward."""
     hidden, query, kv = facts.hidden, facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
-    both_sides = {
-        "q_proj": hidden + query,
-        "k_proj": hidden + kv,
-        "v_proj": hidden + kv,
-        "o_proj": query + hidden,
-    } | dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + facts.intermediate)
+    both_sides = dict.fromkeys(("q_proj", "o_proj"), hidden + query) | dict.fromkeys(("k_proj", "v_proj"), hidden + kv)
+    both_sides |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + facts.intermediate)
     ends = {name.rpartition(".")[2] for name in model.target_modules}
     targets = set(both_sides) if "all-linear" in ends else ends
     targets -= {name.rpartition(".")[2] for name in model.exclude_modules or ()}

@@ -7,7 +7,7 @@ from burnish.config.key import Keys, key
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DTYPE_SPELLINGS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
-ADAPTER, OFFLOAD, BACKBONES = "models/lora.py", "engine/offload.py", "models/backbones.py"
+ADAPTER, BACKBONES = "models/lora.py", "models/backbones.py"
 AUTO = ("auto", True, False)
 ATTENTION = ("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 

@@ -78,7 +78,7 @@ def plan_micro_batch(
     """Sequences per pass that fit next to what is always held; at least 1, and at most as many as gain speed."""
     for size in range(_most(config, pool), 1, -1):
         memory = estimate_memory(config, facts, size, memory_bytes=memory_bytes, on_gpu=on_gpu, pool=pool)
-        if _needed(memory) <= memory_bytes * USABLE:
+        if memory.always + memory.training <= memory_bytes * USABLE:  # the KV pool takes what is left
             return size
     return 1
 
@@ -101,17 +101,20 @@ def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelFacts], memory_bytes:
     trained = [key for key in config.models if key != REWARD_MODEL]
     on_pool = [key for key in models_on(config, pool) if key in trained]
     auto = [key for key in on_pool if config.models[key].enable_gradient_checkpointing == "auto"]
-    _write(config, unset, _most(config, pool))
+    for name in unset:
+        write(config, name, _most(config, pool))
     notices = []
     if auto:
         models = [config.models[key] for key in auto]
         for model in models:
             model.enable_gradient_checkpointing = False
         memory = estimate_memory(config, facts, memory_bytes=room, on_gpu=on_gpu, pool=pool)
-        said = _decide(models, memory.most("activations"), _needed(memory), room, on_gpu)
+        said = _decide(models, memory.most("activations"), memory.always + memory.training, room, on_gpu)
         notices.append(said + _which(auto, len(trained)))
     if not auto or any(is_recomputed(config.models[key]) for key in auto):
-        _write(config, unset, plan_micro_batch(config, facts, room, on_gpu=on_gpu, pool=pool))
+        size = plan_micro_batch(config, facts, room, on_gpu=on_gpu, pool=pool)
+        for name in unset:
+            write(config, name, size)
     if told := [name for name in unset if counted[name]]:
         planned = f"micro-batches of {read(config, told[0])} sequences, planned for {gib(room)} of memory"
         notices.append(planned + _which(told, sum(counted.values())))
@@ -157,16 +160,6 @@ def _most(config: PPOConfig, pool: str | None = None) -> int:
     return max(1, min(math.ceil(per_update / split.data), ENOUGH_TOKENS * split.ulysses // longest(config)))
 
 
-def _needed(memory: Memory) -> int:
-    """What has to fit: the KV pool takes what is there."""
-    return memory.always + memory.training
-
-
-def _write(config: PPOConfig, names: list[str], value: int) -> None:
-    for name in names:
-        write(config, name, value)
-
-
 def _which(names: list[str], count: int) -> str:
     """The names in brackets, where they are not all there are."""
     return "" if len(names) == count else f" ({', '.join(names)})"
@@ -178,10 +171,9 @@ def _processes(config: PPOConfig) -> list[PlanLine]:
         return []
     pools, agents, split = pools_of(config), agent_processes(config), split_of(config, ACTOR_MODEL)
     lines = [
-        PlanLine(f"processes: {pool.name}", f"{pool.processes:,}", f"{pool.where}: {', '.join(pool.roles)}")
-        for pool in pools
+        *(PlanLine(f"processes: {p.name}", f"{p.processes:,}", f"{p.where}: {', '.join(p.roles)}") for p in pools),
+        PlanLine("processes for agent loops", f"{sum(agents):,}", "rollout.agent.num_workers, on CPUs"),
     ]
-    lines.append(PlanLine("processes for agent loops", f"{sum(agents):,}", "rollout.agent.num_workers, on CPUs"))
     if split.is_sharded:
         copies = split.processes // split.shards
         how = "fsdp_config.fsdp_size; processes that share one copy of the policy"
@@ -195,7 +187,7 @@ def _processes(config: PPOConfig) -> list[PlanLine]:
 def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
     data, actor, n = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
     sequences, mini = data.train_batch_size * n, actor.ppo_mini_batch_size * n
-    minis = data.train_batch_size // actor.ppo_mini_batch_size
+    minis, epochs, length = data.train_batch_size // actor.ppo_mini_batch_size, actor.ppo_epochs, longest(config)
     split, share = split_of(config, ACTOR_MODEL), list[PlanLine]()
     if split.is_sharded:
         whose = "process" if split.ulysses == 1 else f"{split.ulysses} processes"
@@ -206,16 +198,12 @@ def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
         PlanLine("prompts per step", f"{data.train_batch_size:,}", "data.train_batch_size"),
         *_sampling(config, needs),
         PlanLine("sequences per step", f"{sequences:,}", f"{data.train_batch_size} prompts × rollout.n={n}"),
-        PlanLine(
-            "tokens per step, at most", f"{sequences * longest(config):,}", f"{sequences} × {longest(config)} tokens"
-        ),
+        PlanLine("tokens per step, at most", f"{sequences * length:,}", f"{sequences} × {length} tokens"),
         PlanLine("mini-batches per step", f"{minis:,}", f"{data.train_batch_size} / ppo_mini_batch_size={mini // n}"),
         PlanLine("sequences per mini-batch", f"{mini:,}", f"{mini // n} prompts × {n}"),
         *share,
         _micro_batches(config, math.ceil(mini / split.data)),
-        PlanLine(
-            "optimiser steps per step", f"{minis * actor.ppo_epochs:,}", f"{minis} × ppo_epochs={actor.ppo_epochs}"
-        ),
+        PlanLine("optimiser steps per step", f"{minis * epochs:,}", f"{minis} × ppo_epochs={epochs}"),
     ]
     if config.critic.enable:
         critic_minis = data.train_batch_size // config.critic.ppo_mini_batch_size
@@ -283,7 +271,8 @@ def _memory(
     count = f"{own}{with_adapter} in {dtype}"
     if split.is_sharded:
         count = f"{own} in {dtype}{with_adapter} in float32" if adapter else f"{own} in float32"
-    trained = "adapter" if adapter else "weights"
+    trained, of_adapter = ("adapter", " of the adapter") if adapter else ("weights", "")
+    gathered = "full weights of the layers in use, and buffers between them and the slices"
     start = "" if config.process_reward.model.has_lora else ", and its start"
     slices = " (its part of them)" if pool.processes > 1 else ""
     load = rollout_load(config, policy, needs, room, on_gpu)
@@ -291,22 +280,14 @@ def _memory(
     table = [
         ("weights", memory.weights, f"{count}{spread}"),
         ("masters", memory.masters, f"the {trained} in float32, which the optimiser steps on"),
-        (
-            "Adam's moments",
-            memory.moments,
-            f"two per parameter{' of the adapter' if adapter else ''}, in float32{spread}",
-        ),
+        ("Adam's moments", memory.moments, f"two per parameter{of_adapter}, in float32{spread}"),
         ("rollout replica", memory.replica, f"all weights in {dtype}, for the rollout engine of this process"),
         ("reference", memory.reference, f"a second copy, for the KL term{slices}"),
         ("critic", memory.critic, f"its own weights, masters and moments{slices}"),
         ("process reward model", memory.process_reward, f"its own weights, masters and moments{start}{slices}"),
         ("reward model", memory.reward_model, f"its weights; it is not trained{slices}"),
         ("from host memory", memory.most("brought"), "what is offloaded, while it is in use"),
-        (
-            "gathered",
-            memory.most("gathered"),
-            "full weights of the layers in use, and buffers between them and the slices",
-        ),
+        ("gathered", memory.most("gathered"), gathered),
         ("gradients", memory.most("gradients"), gradients),
         ("logits", memory.most("logits"), f"{policy.vocab:,} per token, of at most {at_a_time:,} tokens at a time"),
         ("activations", memory.most("activations"), _pass(config, memory)),
@@ -327,5 +308,5 @@ def _pass(config: PPOConfig, memory: Memory) -> str:
     size = f"{tokens:,} tokens" if one.budget else f"{tokens // length:,} sequences of {length} tokens"
     if not one.trains:
         return f"{size}, one layer at a time"
-    recomputed = is_recomputed(model)
-    return f"{size}, {'recomputed, all but the inputs of layers' if recomputed else 'kept for the backward pass'}"
+    how = "recomputed, all but the inputs of layers" if is_recomputed(model) else "kept for the backward pass"
+    return f"{size}, {how}"

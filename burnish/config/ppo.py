@@ -57,13 +57,9 @@ class PPOConfig:
     @property
     def models(self) -> dict[str, ModelConfig]:
         """The models that this run loads, by their key; the policy's comes first. Known once it is finalised."""
-        places = {
-            ACTOR_MODEL: True,
-            CRITIC_MODEL: self.critic.enable,
-            PROCESS_REWARD_MODEL: self.process_reward.enable,
-            REWARD_MODEL: self.reward_model.enable,
-        }
-        return {name: read(self, name) for name, is_there in places.items() if is_there}
+        others = (CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL)
+        there = [name for name in others if read(self, name.removesuffix("model") + "enable")]
+        return {name: read(self, name) for name in (ACTOR_MODEL, *there)}
 
     @property
     def agents_apart(self) -> bool:

@@ -11,14 +11,8 @@ from burnish.config.key import Key, KnownKey
 from burnish.errors import ConfigError
 
 IMPORT_PATH = re.compile(r"^[\w./~-]+:[A-Za-z_]\w*$")  # package.module:name or file.py:name
-NAMES = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    list: "a list",
-    dict: "a mapping",
-}
+NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+NAMES |= {list: "a list", dict: "a mapping"}
 TRUTH = {"true": True, "false": False, "yes": True, "no": False, 1: True, 0: False}
 
 
@@ -31,9 +25,9 @@ def convert(known: KnownKey, raw: Any) -> Any:
     if raw is None:
         if known.default is None or type(None) in typing.get_args(known.type):
             return None
-        for kind in kinds:
-            if (typing.get_origin(kind) or kind) in (list, dict):
-                return (typing.get_origin(kind) or kind)()
+        for kind in (typing.get_origin(kind) or kind for kind in kinds):
+            if kind in (list, dict):
+                return kind()
         raise ConfigError(f"{known.name}=null: must be {allowed(known)}; leave it out for {show(known.default)}")
     if isinstance(raw, str | bool):
         raw = about.spellings.get(show(raw), raw)

@@ -63,9 +63,8 @@ def check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"the text has a lone surrogate (\\u{ord(text[error.start]):04x}); fix or drop the row"
-        ) from None
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"the text has a lone surrogate ({half}); fix or drop the row") from None
 
 
 def truncate(ids: Sequence[T], max_length: int, mode: str) -> list[T]:
@@ -135,11 +134,8 @@ class ChatRenderer:
         return counts
 
     def conversation(self, messages: Sequence[Message], tools: list[Any] | None = None) -> tuple[list[int], list[int]]:
-        """Ids of a whole conversation and a mask: 1 on the tokens an assistant has to produce, its turn's end included.
-
-        Each assistant turn is what the render through that turn adds to the prompt before it. Turns after the last
-        assistant message cannot carry loss and are left out.
-        """
+        """Ids of a whole conversation and a mask: 1 on the tokens an assistant has to produce, its turn's end included:
+        what the render through that turn adds to the prompt before it. Turns after the last are left out."""
         if messages[0]["role"] == "assistant":
             raise DataError("the first message is from the assistant, so it answers nothing; start with a user message")
         turns = [k for k, message in enumerate(messages) if message["role"] == "assistant"]
@@ -190,9 +186,8 @@ def _message(message: Any, position: int) -> Message:
         raise DataError(f"message {position} has no role (its fields: {', '.join(message) or 'none'})")
     if calls := fields.get("tool_calls"):
         if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-            raise DataError(
-                f"message {position} ({role}) has the tool_calls {_shown(calls)}, expected a list of objects"
-            )
+            has = f"message {position} ({role}) has the tool_calls {_shown(calls)}"
+            raise DataError(f"{has}, expected a list of objects")
         fields["tool_calls"] = [_tool_call(call) for call in calls]
         fields.setdefault("content", "")
     content = fields.get("content")

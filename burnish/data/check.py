@@ -121,8 +121,7 @@ class _FileCheck:
         for name, value in (("reward_model.ground_truth", truth), ("extra_info.answer", worked)):
             if (isinstance(value, str) and not value.strip()) or value == []:
                 self.report.note("empty_answer", number, f"{name} is empty")
-        remark = self.judge.inspect(full)
-        if remark:
+        if remark := self.judge.inspect(full):
             self.report.note(remark[0], number, remark[1])
         else:
             self._to_score.append((number, full))
@@ -165,9 +164,8 @@ class _FileCheck:
     def _pair(self, number: int, row: Row) -> None:
         sides: dict[str, list[Message]] = {}
         for name in ("chosen", "rejected"):
-            value = row.get(name)
-            whole = not isinstance(value, str)
-            sides[name] = messages_of(row, name) if whole else [{"role": "assistant", "content": value}]
+            is_text = isinstance(row.get(name), str)
+            sides[name] = [{"role": "assistant", "content": row[name]}] if is_text else messages_of(row, name)
         key = find_prompt_key(row, self.asked.prompt_key)
         if key is not None:
             prompt = messages_of(row, key)
@@ -206,9 +204,7 @@ class _FileCheck:
         self._texts.setdefault(name, []).append((number, text))
 
     def _length(self, name: str, number: int, value: int) -> None:
-        if name not in self.report.lengths:
-            self.report.lengths[name] = Lengths(self.unit)
-        self.report.lengths[name].add(number, value)
+        self.report.lengths.setdefault(name, Lengths(self.unit)).add(number, value)
         limit = self.asked.max_length
         if limit is not None and value > limit and name in ("prompt", "conversation"):
             self.report.note("over_long", number, f"{value} {self.unit}")

@@ -104,22 +104,15 @@ def refuse_media(row: Row, keys: tuple[str, ...], where: str) -> None:
 
 def _object(row: Row, name: str, fallback: Row | None = None) -> Row:
     """A field that holds named values; {} where it is absent. Some files keep it inside `extra_info`."""
-    value = row.get(name)
-    if value is None:
-        value = (fallback or {}).get(name)
-    if value is None:
-        return {}
+    value: Any = next((found for fields in (row, fallback or {}) if (found := fields.get(name)) is not None), {})
     if not isinstance(value, dict):
         raise DataError(f"field '{name}' is a {type(value).__name__} ({value!r:.60}), expected an object")
     return value
 
 
 class RLDataset:
-    """Rows of one or more files; those of a file are adjacent.
-
-    tokenizer    measures prompts; None skips the check of their length
-    max_samples  rows to use, -1 for all; several files give in proportion to their sizes, each its first rows
-    """
+    """Rows of one or more files; those of a file are adjacent. Without a `tokenizer` the length of prompts is not
+    checked. Of `max_samples` rows (-1: all) files give in proportion to their sizes, each its first ones."""
 
     def __init__(
         self,
@@ -214,21 +207,13 @@ class RLDataset:
 
 class CustomDataset:
     def __init__(
-        self,
-        cls: type,
-        files: Sequence[str],
-        tokenizer: Any,
-        config: DataConfig,
-        *,
-        max_samples: int = -1,
-        check: Check | None = None,
+        self, cls: type, files: Sequence[str], tokenizer: Any, config: DataConfig, max_samples: int, check: Check | None
     ):
         self.config, self.name = config, cls.__name__
         for method in ("__len__", "__getitem__"):
             if not hasattr(cls, method):
-                raise ConfigError(
-                    f"data.custom_cls: {self.name} has no {method}; a dataset needs __len__ and __getitem__"
-                )
+                needs = "a dataset needs __len__ and __getitem__"
+                raise ConfigError(f"data.custom_cls: {self.name} has no {method}; {needs}")
         keywords: dict[str, Any] = {"max_samples": max_samples, "check": check}
         parameters = inspect.signature(cls).parameters
         if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -245,10 +230,9 @@ class CustomDataset:
         self.source_sizes: list[int] = list(getattr(self._inner, "source_sizes", [len(self._inner)]))
         self.notices: list[str] = list(getattr(self._inner, "notices", []))
         if config.filter_overlong_prompts and not hasattr(self._inner, "notices"):
-            self.notices.append(
-                "data.filter_overlong_prompts is left to the custom dataset class; burnish does not filter its rows"
-            )
-            log.info(self.notices[-1])
+            said = "data.filter_overlong_prompts is left to the custom dataset class; burnish does not filter its rows"
+            self.notices.append(said)
+            log.info(said)
         self[0]  # a wrong class shows in its first row; the rest is seen as it is drawn
 
     def __len__(self) -> int:
@@ -291,7 +275,7 @@ def _make(files: Sequence[str], tokenizer: Any, config: DataConfig, max_samples:
     if not chosen.path:
         return RLDataset(files, tokenizer, config, max_samples=max_samples, check=check)
     cls = load_class(chosen.path, chosen.name, "data.custom_cls.path", "data.custom_cls.name")
-    return CustomDataset(cls, files, tokenizer, config, max_samples=max_samples, check=check)
+    return CustomDataset(cls, files, tokenizer, config, max_samples, check)
 
 
 def construct(cls: type, key: str, arguments: tuple, keywords: dict[str, Any]) -> Any:
@@ -300,9 +284,8 @@ def construct(cls: type, key: str, arguments: tuple, keywords: dict[str, Any]) -
     try:
         signature.bind(*arguments, **keywords)
     except TypeError as exc:
-        raise ConfigError(
-            f"{key}: {cls.__name__}{signature} cannot be called with {len(arguments)} arguments: {exc}"
-        ) from exc
+        called = f"{cls.__name__}{signature} cannot be called with {len(arguments)} arguments"
+        raise ConfigError(f"{key}: {called}: {exc}") from exc
     return cls(*arguments, **keywords)
 
 

@@ -182,12 +182,9 @@ class PreferenceDataset(Examples[PreferencePair]):
         if messages[0]["role"] != "assistant":
             return messages
         prompt_key = self.config.prompt_key
-        value = lookup(row, prompt_key)
-        if value is None:
-            raise DataError(
-                f"field '{key}' is only an answer, and field '{prompt_key}' (data.prompt_key) with its prompt "
-                "is missing or null"
-            )
+        if (value := lookup(row, prompt_key)) is None:
+            missing = f"field '{prompt_key}' (data.prompt_key) with its prompt"
+            raise DataError(f"field '{key}' is only an answer, and {missing} is missing or null")
         _refuse_dialogue(value, prompt_key)
         prompt = messages_of(row, prompt_key)
         if not any(message["content"].strip() for message in prompt):
@@ -234,9 +231,9 @@ class Batches(Generic[Example]):
 
     def once(self) -> Iterator[list[Example]]:
         """Every example exactly once, in file order: what a validation pass goes through."""
+        numbers = range(len(self.dataset))
         for start in range(0, len(self.dataset), self.batch_size):
-            stop = min(start + self.batch_size, len(self.dataset))
-            yield [self.dataset[i] for i in range(start, stop)]
+            yield [self.dataset[i] for i in numbers[start : start + self.batch_size]]
 
 
 def messages_of(row: Row, key: str) -> list[Message]:

@@ -242,8 +242,7 @@ class ColumnFacts:
 
     def add(self, word: str, row: int, count: int = 1) -> None:
         self.types[word] += count
-        if word not in self.first:
-            self.first[word] = row
+        self.first.setdefault(word, row)
 
     @property
     def mixed(self) -> bool:

@@ -39,12 +39,8 @@ def make_order(dataset: Dataset, config: DataConfig) -> "Order | CustomOrder":
 
 
 class Order:
-    """The endless stream of row numbers.
-
-    sizes    rows of each source; rows are numbered through
-    weights  share of each source in the draws; None draws every row once per epoch
-    stages   curriculum; None is one stage of all rows
-    """
+    """The endless stream of row numbers, which run through all sources. `sizes` are the rows of each, and `weights` its
+    share in the draws (None: every row once per epoch). Without `stages`, a curriculum, all rows are one."""
 
     def __init__(
         self,
@@ -56,14 +52,12 @@ class Order:
     ):
         self.seed, self.shuffle = seed, shuffle
         if weights is not None and len(weights) != len(sizes):  # a user's dataset says how many sources it has
-            raise ConfigError(
-                f"data.dataset_weights has {len(weights)} weights for {len(sizes)} files; give one for each"
-            )
+            given = f"{len(weights)} weights for {len(sizes)} files"
+            raise ConfigError(f"data.dataset_weights has {given}; give one for each")
         for i, (weight, size) in enumerate(zip(weights or (), sizes, strict=False)):
             if weight and not size and stages is None:
-                raise DataError(
-                    f"data.dataset_weights gives file {i} the weight {weight}, but none of its rows is left"
-                )
+                what = f"gives file {i} the weight {weight}"
+                raise DataError(f"data.dataset_weights {what}, but none of its rows is left")
         stages = stages or [Stage(range(sum(sizes)))]
         self._pools = [_pools(np.asarray(stage.rows, dtype=np.int64), sizes, weights) for stage in stages]
         self._lengths = [sum(count for _, count in pools) for pools in self._pools]
@@ -133,12 +127,9 @@ def read_stages(dataset: Dataset, config: DataConfig) -> list[Stage]:
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise ConfigError(f"{name}.epochs={epochs!r}: expected a whole number of at least 1")
         plans.append((list(values) if isinstance(values, list | tuple) else [values], epochs))
-    found: list[Any] = []
-    for i in range(len(dataset)):
-        value = dataset.value(i, key)
-        if value is None:
-            raise DataError(f"{dataset.where(i)}: field '{key}' (data.curriculum.key) is missing or null")
-        found.append(value)
+    found = [dataset.value(i, key) for i in range(len(dataset))]
+    if (missing := next((i for i, value in enumerate(found) if value is None), None)) is not None:
+        raise DataError(f"{dataset.where(missing)}: field '{key}' (data.curriculum.key) is missing or null")
     stages = []
     for i, (values, epochs) in enumerate(plans):
         rows = [row for row, value in enumerate(found) if value in values]
@@ -146,8 +137,7 @@ def read_stages(dataset: Dataset, config: DataConfig) -> list[Stage]:
             there = ", ".join(sorted({repr(value) for value in found})[:20])
             raise ConfigError(f"data.curriculum.stages[{i}]: no row has '{key}' in {values}; the values are {there}")
         stages.append(Stage(rows, epochs))
-    unused = sum(not any(value in values for values, _ in plans) for value in found)
-    if unused:
+    if unused := sum(not any(value in values for values, _ in plans) for value in found):
         log.info("%d of %d rows are in no stage of data.curriculum and never drawn", unused, len(found))
     return stages
 
@@ -217,9 +207,8 @@ class CustomOrder:
                 self._epochs = {epoch: self._iterate(epoch)}
             row = self._epochs[epoch][offset]
         if not 0 <= int(row) < self._rows:
-            raise ConfigError(
-                f"data.sampler: {self.name} gives row {row} at position {position}; rows are 0 to {self._rows - 1}"
-            )
+            there = f"rows are 0 to {self._rows - 1}"
+            raise ConfigError(f"data.sampler: {self.name} gives row {row} at position {position}; {there}")
         return int(row)
 
     def _iterate(self, epoch: int) -> list[int]:
@@ -227,7 +216,6 @@ class CustomOrder:
             self._sampler.set_epoch(epoch)
         rows = list(itertools.islice(iter(self._sampler), self._epoch_length))
         if len(rows) < self._epoch_length:
-            raise ConfigError(
-                f"data.sampler: {self.name} has the length {self._epoch_length} but gives {len(rows)} rows per epoch"
-            )
+            gives = f"has the length {self._epoch_length} but gives {len(rows)} rows per epoch"
+            raise ConfigError(f"data.sampler: {self.name} {gives}")
         return rows

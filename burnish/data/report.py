@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,11 +167,10 @@ class CheckReport:
     @cached_property
     def overlaps(self) -> list[Overlap]:
         found = []
-        for i, one in enumerate(self.files):
-            for other in self.files[i + 1 :]:
-                rows = [(row, other.first_rows[key]) for key, row in one.first_rows.items() if key in other.first_rows]
-                if rows:
-                    found.append(Overlap((one.path, other.path), rows))
+        for one, other in combinations(self.files, 2):
+            rows = [(row, other.first_rows[key]) for key, row in one.first_rows.items() if key in other.first_rows]
+            if rows:
+                found.append(Overlap((one.path, other.path), rows))
         return found
 
     def problems(self) -> dict[str, int]:
@@ -211,10 +211,8 @@ def lines(report: CheckReport) -> Iterator[Line]:
 
 
 def summary(report: CheckReport) -> str:
-    problems, warnings = (
-        ", ".join(f"{title} ({count:,})" for title, count in found.items())
-        for found in (report.problems(), report.warnings())
-    )
+    both = (report.problems(), report.warnings())
+    problems, warnings = (", ".join(f"{title} ({count:,})" for title, count in found.items()) for found in both)
     rows = sum(file.rows for file in report.files)
     size = f"{how_many(len(report.files), 'file')}, {how_many(rows, 'row')}"
     wrong = f"problems: {problems}" if problems else "no problems"
@@ -274,8 +272,7 @@ def _finding(report: FileReport, name: str, finding: Finding) -> Iterator[Line]:
     for text, rows in list(texts.items())[:SHOWN]:
         numbers = ", ".join(map(str, rows[:ROWS])) + _and_more(len(rows) - ROWS)
         yield f"    row{'s' * (len(rows) > 1)} {numbers}: {text}", ""
-    left = sum(len(rows) for rows in list(texts.values())[SHOWN:])
-    if left:
+    if left := sum(len(rows) for rows in list(texts.values())[SHOWN:]):
         yield f"    and {how_many(left, 'more row')}", ""
 
 

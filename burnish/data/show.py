@@ -35,24 +35,11 @@ FEW = 3  # rows by default, and values in a message
 Span = tuple[int, int | None]  # the first row, and the one after the last; None: to the end of the file
 
 
-@dataclass(frozen=True)
-class Condition:
-    column: str
-    value: str
-
-    @classmethod
-    def parse(cls, text: str) -> "Condition":
-        column, equals, value = text.partition("=")
-        if not equals or not column:
-            raise ConfigError(f"--where {text}: expected COLUMN=VALUE, for example --where data_source=openai/gsm8k")
-        return cls(column, value)
-
-    def is_met(self, row: Row) -> bool:
-        value: Any = lookup(row, self.column)
-        return self.value in ((value,) if isinstance(value, str) else (str(value), json.dumps(value, default=str)))
-
-    def __str__(self) -> str:
-        return f"{self.column}={self.value}"
+def parse_condition(text: str) -> tuple[str, str]:
+    column, _, value = text.partition("=")
+    if "=" not in text or not column:
+        raise ConfigError(f"--where {text}: expected COLUMN=VALUE, for example --where data_source=openai/gsm8k")
+    return column, value
 
 
 def parse_rows(text: str) -> list[Span]:
@@ -76,12 +63,12 @@ class Selection:
     spans: Sequence[Span] = ()
     draw: int | None = None
     seed: int = 0
-    conditions: Sequence[Condition] = ()
+    conditions: Sequence[tuple[str, str]] = ()  # columns, and the value that each has to have
 
     def rows(self, file: DataFile) -> list[tuple[int, Row]]:
         """The rows with their numbers, in the order asked for; no more of the file is read than needed."""
-        for condition in self.conditions:
-            file.require_column(condition.column, "Name one of them in --where")
+        for column, _ in self.conditions:
+            file.require_column(column, "Name one of them in --where")
         numbers = self._numbers(file)
         wanted, last, found = set(numbers), max(numbers), dict[int, Row]()
         for number, row in enumerate(file):
@@ -101,9 +88,7 @@ class Selection:
             if start >= file.rows:
                 raise DataError(f"--rows: {file.path} has no row {start}; its rows are 0 to {file.rows - 1}")
         asked = [n for start, stop in self.spans for n in range(start, min(stop or file.rows, file.rows))]
-        if not self.conditions:
-            return asked
-        meeting = set(self._meeting(file, among=set(asked)))
+        meeting = set(self._meeting(file, among=set(asked)) if self.conditions else asked)
         return [n for n in asked if n in meeting]
 
     def _meeting(self, file: DataFile, among: Container[int] | None = None, most: int | None = None) -> list[int]:
@@ -113,18 +98,22 @@ class Selection:
         for number, row in enumerate(file):
             if among is not None and number not in among:
                 continue
-            if all(condition.is_met(row) for condition in self.conditions):
+            if all(value in _written(lookup(row, column)) for column, value in self.conditions):
                 found.append(number)
                 if len(found) == most:
                     break
             elif not found:
-                values[f"{lookup(row, self.conditions[0].column)!s:.60}"] += 1
+                values[f"{lookup(row, self.conditions[0][0])!s:.60}"] += 1
         if not found:
             there = ", ".join(f"{value} ({count:,})" for value, count in values.most_common(FEW))
-            asked = " and ".join(map(str, self.conditions))
-            column = self.conditions[0].column
-            raise DataError(f"--where {asked}: {file.path} has no such row; {column} is mostly {there}")
+            asked = " and ".join(f"{column}={value}" for column, value in self.conditions)
+            raise DataError(f"--where {asked}: {file.path} has no such row; {self.conditions[0][0]} is mostly {there}")
         return found
+
+
+def _written(value: Any) -> tuple[str, ...]:
+    """How a user may write a value."""
+    return (value,) if isinstance(value, str) else (str(value), json.dumps(value, default=str))
 
 
 @dataclass(frozen=True)

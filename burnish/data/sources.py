@@ -1,6 +1,5 @@
 """Where the records of a dataset are: files that were named, a folder with its splits, or the Hugging Face hub (whose
-parquet branch, refs/convert/parquet, is downloaded as a folder).
-"""
+parquet branch, refs/convert/parquet, is downloaded as a folder)."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,10 +37,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where records come from: named files, a folder, a hub id, or (by default) the task's own dataset.
-
-    With `test_size` that many questions of the train records become the test split; test records are not read.
-    """
+    """Where records come from: named files, a folder, a hub id, or (by default) the task's own dataset. With
+    `test_size` that many questions of the train records become the test split; test records are not read."""
 
     train: Sequence[str] = ()
     test: Sequence[str] = ()
@@ -98,10 +95,8 @@ def read(files: Iterable[str | Path], rename: Mapping[str, str] = MappingProxyTy
 
 
 def files_in(folder: str | Path, split: str, other: str | None = None) -> list[Path]:
-    """The files of a split in a folder: train.jsonl, or train-00000-of-00002.parquet and so on, or train/*.parquet.
-
-    `other` is a further name the split may have. Two sets of files for one split are refused as ambiguous.
-    """
+    """The files of a split in a folder: train.jsonl, or train-00000-of-00002.parquet and so on, or train/*.parquet; of
+    two such sets neither is taken. `other` is a further name the split may have."""
     root = Path(folder).expanduser()
     if not root.is_dir():
         problem = f"is a file; name it with --train {folder}" if root.exists() else f"not found from {Path.cwd()}"
@@ -136,8 +131,7 @@ def download(hub_id: str, config: str, splits: Sequence[str]) -> Path:
     except (OSError, ValueError) as exc:  # no network, no such dataset, no access; an id that is none
         said = str(exc).strip().split("\n")[0].rstrip(".")
         raise DataError(f"{hub_id} could not be fetched from the hub ({said}); {_LOCAL}") from exc
-    missing = [split for split in splits if not any((snapshot / config / split).glob("*.parquet"))]
-    if missing:
+    if missing := [split for split in splits if not any((snapshot / config / split).glob("*.parquet"))]:
         raise DataError(
             f"{hub_id} on the hub has no {config}/{missing[0]}/*.parquet; name its configuration with --hub-config "
             f"(https://huggingface.co/datasets/{hub_id} lists them), or {_LOCAL}"

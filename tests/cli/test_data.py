@@ -23,8 +23,8 @@ def splits(tmp_path):
 
 @pytest.fixture
 def jsonl(tmp_path):
-    def write(*rows, name="rows.jsonl"):
-        path = tmp_path / name
+    def write(*rows):
+        path = tmp_path / "rows.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return str(path)
 
@@ -33,6 +33,9 @@ def jsonl(tmp_path):
 
 def row(question="1+1?", truth="2", **fields):
     return {"data_source": "gsm8k", "prompt": question, "reward_model": {"ground_truth": truth}, **fields}
+
+
+FINE, JUDGED = "no problems; warnings:", {"style": "model"}
 
 
 def test_good_files_and_lengths_in_tokens(splits, capsys, tiny_model):
@@ -56,30 +59,16 @@ def test_good_files_and_lengths_in_tokens(splits, capsys, tiny_model):
         ([row(extra_info={"answer": "#### 3"})], "problems: reference answers that fail their own scorer (1)"),
         ([row(" ")], "problems: empty prompts (1)"),
         ([row(extra_info={"answer": ""})], "problems: empty answers (1)"),
-        ([row(), row()], "no problems; warnings: rows with a prompt that an earlier row has (1)"),
-        (
-            [row(extra_info={"answer": "it is 2"})],
-            "no problems; warnings: worked answers that fail where the ground truth passes (1)",
-        ),
-        (
-            [row(data_source="chat", reward_model={"style": "model"})],
-            "no problems; warnings: rows whose reference answer is not checked (1)",
-        ),
-        ([row(), row("x", 3)], "no problems; warnings: columns of mixed types (1)"),
+        ([row(), row()], f"{FINE} rows with a prompt that an earlier row has (1)"),
+        ([row(extra_info={"answer": "it is 2"})], f"{FINE} worked answers that fail where the ground truth passes (1)"),
+        ([row(data_source="chat", reward_model=JUDGED)], f"{FINE} rows whose reference answer is not checked (1)"),
+        ([row(), row("x", 3)], f"{FINE} columns of mixed types (1)"),
     ],
 )
 def test_problems_end_with_1_and_warnings_with_0(jsonl, capsys, rows, said):
     assert check([jsonl(*rows)]) == said.startswith("problems")
     count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     assert capsys.readouterr().out.splitlines()[-1] == f"1 file, {count}: {said}"
-
-
-def test_overlap_ends_with_1(jsonl, capsys):
-    files = [jsonl(row("new"), row("same  question"), name="a.jsonl"), jsonl(row("same question"), name="b.jsonl")]
-    assert check(files) == 1
-    out = capsys.readouterr().out
-    assert f"problem: prompts that are both in {files[0]} and in {files[1]} (1)\n  row 1 = row 0\n" in out
-    assert out.splitlines()[-1] == "2 files, 3 rows: problems: prompts in two files (1)"
 
 
 def test_a_reward_function_of_the_user(jsonl, tmp_path, capsys):
@@ -108,39 +97,22 @@ def test_json_holds_everything_or_stays_as_it_was(jsonl, tmp_path, monkeypatch, 
     assert json.loads(target.read_text()) == found
 
 
-@pytest.fixture
-def train(tmp_path):
-    return str(write_parquet(arithmetic.rows("train", 20), tmp_path / "train.parquet"))
+def test_rows_are_the_first_or_chosen_by_number_at_random_or_by_value(splits, capsys):
+    def shown(*flags):
+        assert show([train, *flags]) == 0
+        return [line.partition(" of ") for line in capsys.readouterr().out.splitlines() if line.startswith("row ")]
+
+    train = splits[0]
+    assert shown() == [(f"row {i}", " of ", train) for i in range(3)]
+    assert [row for row, *_ in shown("--rows", "7,2:4")] == ["row 7", "row 2", "row 3"]
+    drawn = shown("--random", "5", "--seed", "3")
+    assert len(drawn) == 5 and shown("--random", "5", "--seed", "3") == drawn
+    chosen = shown("--where", "extra_info.index=11", "--where", "data_source=burnish/arithmetic")
+    assert [row for row, *_ in chosen] == ["row 11"]
 
 
-def headings(out):
-    return [line for line in out.splitlines() if line.startswith("row ")]
-
-
-def test_rows_are_the_first_or_chosen_by_number_at_random_or_by_value(train, capsys):
-    assert show([train]) == 0
+def test_the_text_the_policy_is_prompted_with_from_any_column(jsonl, tiny_model, capsys):
+    assert show([jsonl({"question": "2+2?"}), "--prompt-key", "question", "--tokenizer", str(tiny_model)]) == 0
     out = capsys.readouterr().out
-    assert headings(out) == [f"row {i} of {train}" for i in range(3)]
-    first = arithmetic.rows("train", 1)[0]
-    assert f"  user:\n    {first['prompt'][0]['content']}\n" in out
-    assert f"  ground truth: {first['reward_model']['ground_truth']}\n" in out and "\x1b" not in out
-    show([train, "--rows", "7,2:4"])
-    assert headings(capsys.readouterr().out) == [f"row {i} of {train}" for i in (7, 2, 3)]
-    show([train, "--random", "5", "--seed", "3"])
-    drawn = headings(capsys.readouterr().out)
-    show([train, "--random", "5", "--seed", "3"])
-    assert len(drawn) == 5 and headings(capsys.readouterr().out) == drawn
-    show([train, "--where", "extra_info.index=11", "--where", "data_source=burnish/arithmetic"])
-    assert headings(capsys.readouterr().out) == [f"row 11 of {train}"]
-
-
-def test_the_text_the_policy_is_prompted_with_from_any_column(train, tiny_model, capsys, tmp_path):
-    assert show([train, "--rows", "0", "--tokenizer", str(tiny_model)]) == 0
-    question = arithmetic.rows("train", 1)[0]["prompt"][0]["content"]
-    out = capsys.readouterr().out
-    assert '  prompt, 27 tokens, ends with "tart|>assistant\\n":\n' in out
-    assert f"    <|start|>user\n    {question}<|end|><|start|>assistant\n" in out
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps([{"question": "2+2?"}]))
-    assert show([str(path), "--prompt-key", "question", "--tokenizer", str(tiny_model)]) == 0
-    assert "<|start|>user\n    2+2?<|end|>" in capsys.readouterr().out
+    assert '  prompt, 22 tokens, ends with "tart|>assistant\\n":\n' in out and "\x1b" not in out
+    assert "    <|start|>user\n    2+2?<|end|><|start|>assistant\n" in out

@@ -22,10 +22,8 @@ def problems(start, stop):
     return [{"question": f"{i} apples and one more?", "answer": f"#### {i + 1}"} for i in range(start, stop)]
 
 
-def write_jsonl(path: Path, rows) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_jsonl(path: Path, rows) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -73,19 +71,11 @@ def test_one_file_of_which_a_part_is_kept_apart_and_one_split_alone(capsys):
     train, test = (read_rows(f"data/math/{split}.parquet") for split in ("train", "test"))
     asked = [{row["extra_info"]["question"] for row in rows} for rows in (train, test)]
     assert len(asked[0] | asked[1]) == 20 and not asked[0] & asked[1]
+    assert {(row["extra_info"]["split"], row["extra_info"]["index"] < 20) for row in test} == {("test", True)}
     assert make("gsm8k", "--test", "gsm8k/test.json", "--out", "my data") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "next: burnish data check 'my data/test.parquet'"
     assert make("multiply", "--train-size", "0", "--test-size", "3", "--out", "a") == 0
     assert os.listdir("my data") == os.listdir("a") == ["test.parquet"]
-
-
-def test_generated_rows_follow_from_the_seed(capsys):
-    words = ("--train-size", "40", "--test-size", "10", "--numbers", "3")
-    for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert make("countdown", *words, "--seed", seed, "--out", out) == 0
-    assert "a/train.parquet: 40 rows" in capsys.readouterr().out
-    a, b, c = (read_rows(f"{out}/train.parquet") for out in "abc")
-    assert a == b != c and {row["extra_info"]["difficulty"] for row in a} == {3}
 
 
 def test_the_hub_is_asked_where_no_files_are_given(monkeypatch, place):
@@ -102,9 +92,7 @@ def test_the_hub_is_asked_where_no_files_are_given(monkeypatch, place):
 
 
 def test_without_network_or_permission_the_error_says_what_to_do(capsys, monkeypatch):
-    message = refused(capsys, "mbpp", "--out", "a")
-    assert message.startswith("google-research-datasets/mbpp could not be fetched from the hub (")
-    assert message.endswith("give local files with --source FOLDER, or --train FILE and --test FILE")
+    assert "google-research-datasets/mbpp could not be fetched from the hub (" in refused(capsys, "mbpp", "--out", "a")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     said = refused(capsys, "gsm8k", "--source", "gsm8k", "--out", "a/b")
     assert said == f"--out a/b: no permission to write in {Path.cwd()}; choose another folder"
@@ -112,10 +100,8 @@ def test_without_network_or_permission_the_error_says_what_to_do(capsys, monkeyp
 
 def test_scorers_and_renamed_columns():
     write_jsonl(Path("a.jsonl"), [{"task": "p", "answer": "1"}])
-    assert (
-        make("math", "--train", "a.jsonl", "--rename", "task=problem", "--data-source", "lighteval/MATH", "--out", "o")
-        == 0
-    )
+    source = ("--rename", "task=problem", "--data-source", "lighteval/MATH")
+    assert make("math", "--train", "a.jsonl", *source, "--out", "o") == 0
     (row,) = read_rows("o/train.parquet")
     assert row["data_source"] == "lighteval/MATH" and row["extra_info"]["question"] == "p"
 
@@ -144,10 +130,7 @@ def test_files_that_are_there_are_kept_unless_asked_otherwise(capsys):
         (["gsm8k", "--train", "no.jsonl", "--out", "a"], "data file not found: no.jsonl (working directory: "),
         (["math", "--train", "gsm8k/test.json", "--test-size", "10", "--out", "a"], "--test-size 10 leaves nothing to"),
         (["gsm8k", "--test", "a", "--test-size", "1", "--out", "a"], "--test gives the test split, and --test-size"),
-        (
-            ["gsm8k", "--train", "gsm8k/test.json", "--out", "gsm8k/test.json/a"],
-            "gsm8k/test.json is a file, not a folder",
-        ),
+        (["multiply", "--out", "gsm8k/test.json/a"], "gsm8k/test.json is a file, not a folder; choose another folder"),
         (["multiply", "--train-size", "-1", "--out", "a"], "--train-size -1: give a number of rows, 0 for none"),
         (["multiply", "--train-size", "0", "--test-size", "0", "--out", "a"], "makes nothing: ask for some rows"),
         (["multiply", "--test-size", "many", "--out", "a"], "argument --test-size: invalid int value: 'many'"),
@@ -161,23 +144,12 @@ def test_mistakes_are_one_line_with_the_fix(capsys, words, message):
 
 
 def test_what_is_wrong_with_a_file_is_one_line(capsys):
-    write_jsonl(Path("columns.jsonl"), [{"problem": "p", "solution": "s"}])
-    said = refused(capsys, "gsm8k", "--train", "columns.jsonl", "--out", "a")
-    assert "no column 'question'; the columns are problem, solution. The task reads question, answer;" in said
     write_jsonl(Path("types.jsonl"), [*problems(0, 1), {"question": ["?"], "answer": "#### 1"}])
     said = refused(capsys, "gsm8k", "--train", "types.jsonl", "--out", "a")
     assert "types.jsonl, row 1 (the first is 0): column 'question' holds ['?'] (list); every row needs text" in said
-    write_jsonl(
-        Path("kept.jsonl"), [{"problem": "p", "answer": "1", "type": "A"}, {"problem": "q", "answer": "1", "type": 2}]
-    )
-    said = refused(capsys, "math", "--train", "kept.jsonl", "--out", "a")
-    assert "'extra_info.type' holds text (1, first in row 0), integer (1, first in row 1)" in said
     write_jsonl(Path("half.jsonl"), [{"question": "half \ud83d of it", "answer": "#### 1"}])
     said = refused(capsys, "gsm8k", "--train", "half.jsonl", "--out", "a")
     assert "a/train.parquet: the text 'half \\ud83d of it" in said and "has a lone surrogate; fix it" in said
-    Path("broken.jsonl.gz").write_bytes(Path("gsm8k/train.jsonl.gz").read_bytes()[:-20])
-    said = refused(capsys, "gsm8k", "--train", "broken.jsonl.gz", "--out", "a")
-    assert "broken.jsonl.gz: cannot be read: " in said and "download or write it again" in said
     assert not Path("a").exists()
 
 
@@ -188,10 +160,8 @@ def test_help_lists_every_task_what_it_reads_and_what_is_its_own(capsys):
     assert "burnish data make gsm8k --source ~/downloads/gsm8k --out data/gsm8k" in text
     assert make() == 0
     assert capsys.readouterr().out == text
-    for task, own in (
-        ("search_qa", "golden_answers|answers|answer  the right answer, or a list"),
-        ("geo3k", "--text-only"),
-    ):
+    answers = "golden_answers|answers|answer  the right answer, or a list"
+    for task, own in (("search_qa", answers), ("geo3k", "--text-only")):
         with pytest.raises(SystemExit):
             make(task, "--help")
         assert own in capsys.readouterr().out

@@ -87,15 +87,9 @@ def test_what_a_message_quotes_cannot_command_the_terminal(kind, words, capsys):
 
 def test_a_reader_that_leaves_early_is_no_error():
     """`burnish ppo --help | head -1`"""
-    burnish = subprocess.Popen(
-        [sys.executable, "-m", "burnish.cli.main", "ppo", "--help"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={"PYTHONUNBUFFERED": "1", "PATH": ""},
-    )
-    assert burnish.stdout is not None and burnish.stderr is not None
+    words, pipe = [sys.executable, "-m", "burnish.cli.main", "ppo", "--help"], subprocess.PIPE
+    settings = {"PYTHONUNBUFFERED": "1", "PATH": ""}
+    burnish = subprocess.Popen(words, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, env=settings)
     burnish.stdout.close()
     assert burnish.stderr.read() == ""
     assert burnish.wait() in (0, 141)

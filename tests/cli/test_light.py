@@ -186,10 +186,7 @@ def place(files, monkeypatch):
         ("data show train.parquet --rows 1 --random 2", "argument --random: not allowed with argument --rows"),
         ("data show other.parquet --prompt-key question", "Name the one with the prompts in --prompt-key"),
         ("data show train.parquet --tokenizer empty", "--tokenizer empty: empty: no config.json; the model path must"),
-        (
-            "export",
-            "burnish export: the following arguments are required: source, --out. `burnish export --help`",
-        ),
+        ("export", "burnish export: the following arguments are required: source, --out. `burnish export --he"),
         ("export m --out x --dtype int3", "argument --dtype: int3 is unknown; choose float32, bfloat16, float16"),
         ("export m --out x --max-shard-size big", SIZE),
         ("export m --out x --role judge", "argument --role: invalid choice: 'judge'"),
@@ -220,10 +217,7 @@ def place(files, monkeypatch):
         ("serve nano --port 0 --host 192.0.2.1", "--host 192.0.2.1: not an address of this machine"),
         ("serve nano --port 0 --max-model-len 5000", "--max-model-len 5000: the model's context is 1024 tokens; lower"),
         ("serve nano --engine vllm", "--engine vllm needs the package vllm, which is not installed"),
-        (
-            "serve nano --engine nope",
-            "--engine nope: unknown rollout engine; this version has native, hf, vllm, sgl",
-        ),
+        ("serve nano --engine nope", "--engine nope: unknown rollout engine; this version has native, hf, vllm, sg"),
         ("serve nano --api-key ''", "--api-key is empty; give a key, or leave it out"),
     ],
 )

@@ -67,14 +67,10 @@ def test_a_command_that_comes_later_is_refused_by_name(name, capsys):
 
 @pytest.fixture
 def seen(monkeypatch) -> list[list[str]]:
-    """A command `echo` that records what reaches it."""
     calls: list[list[str]] = []
 
-    def load(self):
-        return lambda argv: calls.append(argv)
-
     monkeypatch.setitem(COMMANDS, "echo", CliCommand("for tests", "nowhere"))
-    monkeypatch.setattr(cli.CliCommand, "load", load)
+    monkeypatch.setattr(cli.CliCommand, "load", lambda self: calls.append)
     return calls
 
 

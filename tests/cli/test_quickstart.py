@@ -113,7 +113,6 @@ def test_the_shares_tell_a_search_and_a_call_from_what_is_none():
 
 
 def result_of(lesson, folder, *further):
-    """What a whole run comes to, with further keys."""
     with_more = replace(lesson, job=lambda *arguments: [*lesson.job(*arguments), *further])
     return learn(1, folder, with_more, parser().parse_args([]))
 

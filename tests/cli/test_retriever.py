@@ -89,16 +89,12 @@ def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatc
 
 @pytest.mark.parametrize(
     ("program", "number", "code"),
-    [
-        (["burnish.search.server"], signal.SIGTERM, 0),
-        (["burnish.cli.main", *SERVE], signal.SIGINT, 130),
-    ],
+    [(["burnish.search.server"], signal.SIGTERM, 0), (["burnish.cli.main", *SERVE], signal.SIGINT, 130)],
 )
 def test_from_start_to_a_signal(index, program, number, code):
     words = [sys.executable, "-m", *program, "--index", str(index), "--port", "0", "--host", "0.0.0.0"]
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline().strip()
         assert line.startswith("serving 7 documents (bm25): http://127.0.0.1:") and line.endswith("/retrieve"), line
         url = line.rpartition(" ")[2]

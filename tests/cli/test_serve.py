@@ -19,7 +19,6 @@ NANO = str(quickstart.NANO)
 
 @pytest.fixture
 def unloaded(monkeypatch):
-    """Loading a model is a failure of the test."""
     monkeypatch.setattr(server, "load", lambda *_: pytest.fail("the model was loaded"))
 
 
@@ -62,9 +61,8 @@ def test_from_start_to_sigterm(capfd, monkeypatch):
 
     hello = server.print_address
     monkeypatch.setattr(server, "print_address", print_address)
-    assert (
-        main(["serve", NANO, "--host", "0.0.0.0", "--port", "0", "--served-model-name", "sums", "--dtype", "fp32"]) == 0
-    )
+    address = ["--host", "0.0.0.0", "--port", "0"]
+    assert main(["serve", NANO, *address, "--served-model-name", "sums", "--dtype", "fp32"]) == 0
     assert (found["without"].status_code, found["with"].status_code) == (401, 200)
     out, err = capfd.readouterr()
     first, second = out.splitlines()

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -32,14 +32,24 @@ def run(tmp_path, monkeypatch):
     return trainer
 
 
+@contextmanager
 def begun(trainer):
-    folder = RunFolder(trainer.default_local_dir)
-    return folder, Tracker(trainer, folder, total_steps=80)
+    with RunFolder(trainer.default_local_dir) as folder, Tracker(trainer, folder, total_steps=80) as tracker:
+        yield folder, tracker
+
+
+def finished(trainer):
+    with begun(trainer) as (folder, tracker):
+        tracker.log({"reward/mean": 0.5}, 80)
+    return folder
+
+
+def of_another_process(folder):
+    file = folder.path / "status/controller.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "pid": 1}))
 
 
 def status_of(folder, **expected):
-    """The status, as soon as it is as expected."""
-
     def seen():
         status = read_status(folder)
         return status if all(getattr(status, key) == value for key, value in expected.items()) else None
@@ -48,8 +58,7 @@ def status_of(folder, **expected):
 
 
 def test_running_run_as_text_and_json(run, capsys):
-    folder, tracker = begun(run)
-    with folder, tracker:
+    with begun(run) as (folder, tracker):
         tracker.log({"reward/mean": 0.5}, 12)
         tracker.event("checkpoint", step=12)
         status_of(folder.path, state="running")
@@ -77,8 +86,7 @@ def test_other_processes_are_shown_and_those_of_an_earlier_run_are_not(run, caps
     facts = {"pid": 1, "host": "h", "late": 0, "counts": {}, "waits": [], "state": "running", "step": None}
     old_status = {"name": "gone-7", "time": time.time() - 100, "started": 0, **facts}
     (old / "gone-7.json").write_text(json.dumps(old_status))
-    folder, tracker = begun(run)
-    with folder, tracker:
+    with begun(run) as (folder, tracker):
         tracker.start()
         worker = Watchdog(folder.path, "agents-0")
         worker.start()
@@ -92,9 +100,9 @@ def test_other_processes_are_shown_and_those_of_an_earlier_run_are_not(run, caps
     [(None, "done, "), (ValueError, "ended with an error, "), (KeyboardInterrupt, "stopped by the user, ")],
 )
 def test_run_that_ended(run, capsys, error, said):
-    folder, tracker = begun(run)
+    folder = RunFolder(run.default_local_dir)
     with suppress(ValueError, KeyboardInterrupt), folder:
-        with tracker:
+        with Tracker(run, folder, total_steps=80) as tracker:
             tracker.log({"reward/mean": 0.5}, 80)
             if error is not None:
                 raise error
@@ -107,13 +115,8 @@ def test_run_that_ended(run, capsys, error, said):
 def test_waits_of_a_starting_run_are_shown(run, capsys, earlier):
     """Models are loaded and processes started before the run begins to write its folder."""
     if earlier:
-        folder, tracker = begun(run)
-        with folder, tracker:
-            tracker.log({"reward/mean": 0.5}, 80)
-        file = folder.path / "status/controller.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "pid": 1}))
-    folder, tracker = begun(run)
-    with folder, tracker:
+        of_another_process(finished(run))
+    with begun(run) as (folder, tracker):
         with waiting("engine", "", "vLLM to start", 1800.0):
             until(lambda: any(process.counts for process in read_status(folder.path).processes))
             assert main(["status", str(folder.path)]) == 0
@@ -128,11 +131,9 @@ def test_waits_of_a_starting_run_are_shown(run, capsys, earlier):
 
 
 def test_run_that_ended_before_it_began_leaves_nothing(run):
-    folder, tracker = begun(run)
-    with folder, tracker:
-        tracker.log({"reward/mean": 0.5}, 80)
-    folder, tracker = begun(run)
-    with pytest.raises(ValueError), tracker:
+    finished(run)
+    folder = RunFolder(run.default_local_dir)
+    with pytest.raises(ValueError), Tracker(run, folder, total_steps=80):
         status_of(folder.path, state="starting")
         raise ValueError
     assert read_status(folder.path).held_by is None, "the next one can begin"
@@ -144,20 +145,15 @@ def test_run_that_ended_before_it_began_leaves_nothing(run):
 
 
 def test_folder_held_by_another_run_is_left_alone(run):
-    first, second = begun(run), begun(run)
-    with first[0], first[1]:
+    with begun(run):
         status_of(run.default_local_dir, state="starting")
-        with pytest.raises(ConfigError, match="is writing there"), second[0], second[1]:
-            second[1].start()
+        with pytest.raises(ConfigError, match="is writing there"), begun(run) as (_, second):
+            second.start()
         status_of(run.default_local_dir, state="starting")
 
 
 def test_run_that_begins_in_the_folder_of_another(run):
-    folder, tracker = begun(run)
-    with folder, tracker:
-        tracker.log({"reward/mean": 0.5}, 80)
-    file = folder.path / "status/controller.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "pid": 1}))
+    of_another_process(folder := finished(run))
     again = RunFolder(folder.path)
     again.append()
     assert read_status(folder.path).state == "starting"
@@ -198,11 +194,8 @@ def test_stopped_and_killed_runs_are_recognised(tmp_path, capsys, monkeypatch):
         process.wait()
     status_of(folder, state="dead")
     main(["status", str(folder)])
-    text = capsys.readouterr().out
-    assert (
-        "state     ended without a last report, " in text
-        and "no checkpoint yet: the same command starts from scratch" in text
-    )
+    assert "state     ended without a last report, " in (text := capsys.readouterr().out)
+    assert "no checkpoint yet: the same command starts from scratch" in text
     (folder / "global_step_1").mkdir()
     main(["status", str(folder)])
     assert "The same command resumes from the newest checkpoint\n" in capsys.readouterr().out
@@ -219,8 +212,7 @@ def test_torn_files_and_a_broken_last_line_of_the_metrics_are_skipped(tmp_path, 
 
 
 def test_newest_dump_is_named_and_names_cannot_control_the_terminal(run, capsys):
-    folder, tracker = begun(run)
-    with folder, tracker:
+    with begun(run) as (folder, tracker):
         tracker.start()
         with waiting("tool", "uid 3", "tool search: execute", 60.0) as wait:
             wait.overdue(until_written=True)
@@ -230,8 +222,7 @@ def test_newest_dump_is_named_and_names_cannot_control_the_terminal(run, capsys)
     assert f"stacks    {wait.stacks}, " in text and "late_wait  wait=tool, owner=uid 3, " in text
     assert ", 1 late so far): " in text
     assert json.loads((folder.path / "metrics.jsonl").read_text())["failures/late_waits"] == 1
-    folder, tracker = begun(run)
-    with folder, tracker:
+    with begun(run) as (folder, tracker):
         tracker.start()
         with waiting("tool", "\x1b[2Juid", "tool \x1b]0;x\x07\nevil", 60.0):
             until(lambda: any(process.counts for process in read_status(folder.path).processes))

@@ -27,13 +27,11 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 def refused(
     match: str, call: Callable[..., Any], *args: Any, error: type[Exception] = ConfigError, **more: Any
 ) -> None:
-    """`call(*args)` is an error with these words."""
     with pytest.raises(error, match=match):
         call(*args, **more)
 
 
 def told(notices: list[str], *words: str) -> list[str]:
-    """The notices with all of these words."""
     return [notice for notice in notices if all(word in notice for word in words)]
 
 

@@ -77,10 +77,8 @@ def test_every_other_spelling_leads_to_a_known_key(table, root):
     ("unknown", "known"),
     [
         ("trainer.total_epoch", "trainer.total_epochs"),
-        ("data.train_file", "data.train_files"),
         ("actor_rollout_ref.actor.optim.learning_rate_warmup_steps", "actor_rollout_ref.actor.optim.lr_warmup_steps"),
         ("actor.optim.lr", "actor_rollout_ref.actor.optim.lr"),
-        ("adv_estimator", "algorithm.adv_estimator"),
         ("trainer.adv_estimator", "algorithm.adv_estimator"),
         ("actor_rollout_ref.rollot.temperature", "actor_rollout_ref.rollout.temperature"),
     ],

@@ -52,18 +52,16 @@ def test_sft_reads_conversations_or_pairs_and_prompt_and_response_fit_the_contex
     config = SFTConfig()
     config.data.train_files = ["a.parquet"]
     check_files(config, lambda file: Facts(columns=["messages"]))
-    with pytest.raises(DataError, match=r"no column 'messages' \(data.messages_key\)"):
-        check_files(config, lambda file: Facts(columns=["question", "answer"]))
+    said = r"no column 'messages' \(data.messages_key\)"
+    refused(said, check_files, config, lambda file: Facts(columns=["question", "answer"]), error=DataError)
     config.data.prompt_key, config.data.response_key = "question", "answer"
     check_files(config, lambda file: Facts(columns=["question", "answer"]))
-    with pytest.raises(DataError, match=r"no column 'answer' \(data.response_key\)"):
-        check_files(config, lambda file: Facts(columns=["question"]))
+    said = r"no column 'answer' \(data.response_key\)"
+    refused(said, check_files, config, lambda file: Facts(columns=["question"]), error=DataError)
     key = "actor_rollout_ref.model"
     check_model(ppo(), key, Facts(context=1024))
     check_model(ppo(), key, Facts(context=None))
-    said = (
-        "data.max_response_length=600 = 1112 tokens, but actor_rollout_ref.model.path=some/model has a context of 1024"
-    )
+    said = f"data.max_response_length=600 = 1112 tokens, but {key}.path=some/model has a context of 1024"
     refused(said, check_model, ppo(max_response_length=600), key, Facts(context=1024))
 
 
@@ -79,20 +77,16 @@ def test_the_context_of_the_other_models_counts_under_their_own_key(role):
 ACTOR = "actor_rollout_ref.actor.checkpoint"
 
 
-@pytest.fixture
-def settle():
-    def run(actor=None, critic=None):
-        config = PPOConfig()
-        for section, values in ((config.actor_rollout_ref.actor, actor), (config.critic, critic)):
-            for name, value in (values or {}).items():
-                setattr(section.checkpoint, name, value)
-        checkpoint(config, Given())
-        return config.actor_rollout_ref.actor.checkpoint, config.critic.checkpoint
-
-    return run
+def settle(actor=None, critic=None):
+    config = PPOConfig()
+    for section, values in ((config.actor_rollout_ref.actor, actor), (config.critic, critic)):
+        for name, value in (values or {}).items():
+            setattr(section.checkpoint, name, value)
+    checkpoint(config, Given())
+    return config.actor_rollout_ref.actor.checkpoint, config.critic.checkpoint
 
 
-def test_what_is_read_follows_what_is_written(settle):
+def test_what_is_read_follows_what_is_written():
     for saved, loaded in (
         (["model", "optimizer", "extra"], ["model", "optimizer", "extra"]),
         (["model", "hf_model"], ["model"]),
@@ -105,23 +99,23 @@ def test_what_is_read_follows_what_is_written(settle):
 
 
 @pytest.mark.parametrize("name", ["save_contents", "load_contents"])
-def test_unknown_part_is_refused_with_the_choices(settle, name):
+def test_unknown_part_is_refused_with_the_choices(name):
     said = rf"{ACTOR}\.{name}=\[model,optimiser\]: there is no part 'optimiser'; .*optimizer, extra"
     refused(said, settle, {name: ["model", "optimiser"]})
     refused(rf"^critic\.checkpoint\.{name}=\[weights\]", settle, critic={name: ["weights"]})
 
 
 @pytest.mark.parametrize("parts", [[], ["optimizer"], ["hf_model", "optimizer"], ["extra"]])
-def test_parts_that_no_run_could_resume_from_are_refused(settle, parts):
+def test_parts_that_no_run_could_resume_from_are_refused(parts):
     refused(r"save_contents=.*without model .*add model, or write \[hf_model\] alone", settle, {"save_contents": parts})
 
 
 @pytest.mark.parametrize("parts", [[], ["optimizer"], ["hf_model"]])
-def test_weights_are_always_read(settle, parts):
+def test_weights_are_always_read(parts):
     refused(r"load_contents=.*add model.*name it as the model's path", settle, {"load_contents": parts})
 
 
-def test_the_critic_is_written_when_the_actor_is(settle):
+def test_the_critic_is_written_when_the_actor_is():
     assert settle({"async_save": True})[1].async_save is True
     assert settle()[1].async_save is False
     refused(r"critic\.checkpoint\.async_save=true with .*=false: .*leave .* out", settle, critic={"async_save": True})

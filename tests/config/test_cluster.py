@@ -14,7 +14,7 @@ from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
 from burnish.errors import NotAvailable, install_command
 from tests.config.conftest import refused, told
-from tests.config.test_plan import facts_of, sizes, value
+from tests.config.test_plan import facts_of, hows, sizes, value
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 NODES, PER_NODE, EXECUTOR, POOLS = (
@@ -26,14 +26,12 @@ APART = JUDGE | {POOLS: {"main": [1], "judge": [3], "roles": {"reward_model": "j
 TWO_NODES = {NODES: 2, ADDRESS: "head:6379"}
 KL = {f"{ACTOR}.use_kl_loss": True}
 CRITIC = Needs(critic=True)
+SLICED = {f"{ACTOR}.ulysses_sequence_parallel_size": 2}
 
 
 @pytest.fixture(autouse=True)
 def no_cluster_around(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-
-# --- the executor ---
 
 
 def test_one_process_needs_no_ray_and_a_missing_one_is_named_with_the_command(finish, monkeypatch):
@@ -81,9 +79,6 @@ def test_keys_that_are_not_read_are_reported(finish):
     assert config.trainer.resource_pools == {"main": [1], "roles": {}}
 
 
-# --- the number of processes ---
-
-
 def test_auto_is_the_gpus_of_this_machine_with_ray_and_one_without(finish):
     config, _ = finish({EXECUTOR: "ray"})
     assert config.trainer.n_gpus_per_node == "auto"
@@ -106,9 +101,6 @@ def test_more_processes_than_gpus_is_an_error_and_on_a_cpu_they_share(finish):
     refused(r"^trainer\.resource_pools=.*3 processes", devices, pools, frozenset(), 2)
     away, _ = finish(TWO_NODES | {PER_NODE: 4})
     assert "8 processes on the Ray at head:6379: global_pool 4 on each of 2 nodes" in devices(away, frozenset(), 1)[0]
-
-
-# --- the cluster ---
 
 
 @pytest.mark.parametrize(
@@ -139,16 +131,11 @@ def test_the_cluster_of_the_environment_is_taken(finish, monkeypatch):
     assert finish({PER_NODE: 2})[0].ray_init.address is None, "which is where jobs are sent"
 
 
-# --- pools ---
-
-
 def test_roles_that_are_not_named_run_on_the_first_pool(finish, load):
     keys = {POOLS: {"main": [2], "judge": [1], "roles": {"reward_model": "judge"}}}
     config, _ = finish(keys | JUDGE, CRITIC)
-    assert {pool.name: (pool.on_nodes, pool.roles) for pool in pools_of(config)} == {
-        "main": ((2,), ("actor_rollout_ref", "critic")),
-        "judge": ((1,), ("reward_model",)),
-    }
+    main, judge = ("main", (2,), ("actor_rollout_ref", "critic")), ("judge", (1,), ("reward_model",))
+    assert [(pool.name, pool.on_nodes, pool.roles) for pool in pools_of(config)] == [main, judge]
     assert pool_of(config, REWARD_MODEL).name == "judge" and pool_of(config, CRITIC_MODEL).name == "main"
     said = devices(config, frozenset(), 0)[0]
     assert "3 processes" in said and "judge 1 (reward_model)" in said
@@ -180,9 +167,6 @@ def test_impossible_pools_are_refused(finish, pools, words):
     refused(rf"^trainer\.resource_pools.*{words}", finish, {POOLS: pools})
 
 
-# --- agent loops ---
-
-
 @pytest.mark.parametrize(
     ("keys", "found"),
     [
@@ -198,9 +182,6 @@ def test_agent_loops_are_spread_over_the_nodes_of_the_policy(finish, keys, found
     assert agent_processes(finish(keys)[0]) == found
 
 
-# --- how models are shared ---
-
-
 @pytest.mark.parametrize(
     ("keys", "split"),
     [
@@ -208,7 +189,7 @@ def test_agent_loops_are_spread_over_the_nodes_of_the_policy(finish, keys, found
         ({PER_NODE: 4}, ModelSplit(4, 4, 1)),
         ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2}, ModelSplit(4, 2, 1)),
         ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 8}, ModelSplit(4, 4, 1)),
-        ({PER_NODE: 4, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, ModelSplit(4, 4, 2)),
+        (SLICED | {PER_NODE: 4}, ModelSplit(4, 4, 2)),
     ],
 )
 def test_a_pool_shares_a_model_as_the_keys_say(finish, keys, split):
@@ -234,10 +215,7 @@ def test_pool_that_does_not_split_is_refused_with_sizes_that_do(finish, keys, ke
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            {f"{ACTOR}.ulysses_sequence_parallel_size": 2, f"{ACTOR_MODEL}.use_remove_padding": False},
-            "ulysses_sequence_parallel_size=2 with .*use_remove_padding=false",
-        ),
+        (SLICED | {f"{ACTOR_MODEL}.use_remove_padding": False}, "parallel_size=2 with .*use_remove_padding=false"),
         ({f"{ACTOR_MODEL}.use_fused_kernels": True}, rf"{ACTOR_MODEL}\.use_fused_kernels=true: .*layer by layer"),
         ({f"{ACTOR_MODEL}.enable_activation_offload": True}, "offload=true: .*enable_gradient_checkpointing=true inst"),
     ],
@@ -262,8 +240,6 @@ def test_other_commands_still_run_in_one_process():
     assert told(loaded.notices, "no effect: rollout.agent.num_workers")
 
 
-# --- the plan ---
-
 BATCH = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 4, f"{ROLLOUT}.n": 8}
 BF16 = {"actor_rollout_ref.model.dtype": "bf16"}
 
@@ -279,8 +255,7 @@ def test_each_process_holds_its_slices_and_a_whole_replica(finish):
     config, _ = finish(BATCH | {PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2})
     assert estimate_memory(config, sizes(), 2).moments == 8_000_000 // 2
     lines = plan_numbers(config, None, sizes())
-    assert value(lines, "shards") == "2"
-    assert "there are 2 copies" in next(line.how for line in lines if line.name == "shards")
+    assert value(lines, "shards") == "2" and "there are 2 copies" in hows(lines)["shards"]
     config, _ = finish(BATCH | BF16 | {PER_NODE: 2, "actor_rollout_ref.model.lora_rank": 8})
     adapter = 8 * 4 * (2 * (128 + 128) + 2 * (128 + 64) + 3 * (128 + 512))
     memory = estimate_memory(config, sizes(), 2)
@@ -325,7 +300,7 @@ def test_rows_and_tokens_are_dealt_to_processes(finish):
     plan_micro_batches(config, sizes(), 2**40)
     assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 2  # 32 sequences over 16
     keys = BATCH | {PER_NODE: 4, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4}
-    config, _ = finish(keys | {f"{ACTOR}.ulysses_sequence_parallel_size": 2})
+    config, _ = finish(keys | SLICED)
     lines = plan_numbers(config, None, sizes())
     assert value(lines, "slices of a sequence") == "2"
     assert value(lines, "sequences per mini-batch and 2 processes") == "16"

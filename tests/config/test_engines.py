@@ -59,8 +59,8 @@ def test_only_vllm_spans_several_devices_and_needs_them_in_its_process(finish, i
     config, notices = finish({f"{ROLLOUT}.name": "vllm", **keys})
     assert config.actor_rollout_ref.rollout.tensor_model_parallel_size == 2 and notices == []
     for name in ("native", "hf", "sglang"):
-        with pytest.raises(NotAvailable, match=r"several devices .*tensor_model_parallel_size=2\).*name=vllm"):
-            finish({f"{ROLLOUT}.name": name, **keys})
+        said = r"several devices .*tensor_model_parallel_size=2\).*name=vllm"
+        refused(said, finish, {f"{ROLLOUT}.name": name, **keys}, error=NotAvailable)
     installed("0.32.0+cpu")
     keys = {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.tensor_model_parallel_size": 2, "data.train_batch_size": 8}
     config, _ = finish(keys)
@@ -70,8 +70,8 @@ def test_only_vllm_spans_several_devices_and_needs_them_in_its_process(finish, i
     for processes in (1, 2):
         config, _ = finish(keys | {"trainer.executor": "ray", "trainer.n_gpus_per_node": processes})
         devices(config, frozenset(), 0)
-        with pytest.raises(NotAvailable, match="tensor_model_parallel_size=2 on GPUs with Ray.*executor=local"):
-            devices(config, frozenset(), 2)
+        said = "tensor_model_parallel_size=2 on GPUs with Ray.*executor=local"
+        refused(said, devices, config, frozenset(), 2, error=NotAvailable)
 
 
 @pytest.mark.parametrize(("name", "argument"), [("vllm", "block_size"), ("sglang", "random_seed")])

@@ -8,7 +8,7 @@ from burnish.config.generation import GenerationConfig
 from burnish.config.key import keys_of
 from burnish.config.load import GENERATION, load, run
 from burnish.config.ppo import PPOConfig
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import NotAvailable
 from tests.config.conftest import refused
 
 REQUIRED = ["data.path=test.parquet", "data.output_path=out.parquet", "model.path=m"]
@@ -21,12 +21,6 @@ def finish(*keys: str) -> tuple[GenerationConfig, list[str]]:
     return job.config, [*job.notices, *finalise_generation(job.config, job.explicit)]
 
 
-def said_of(*keys: str) -> str:
-    with pytest.raises(ConfigError) as error:
-        finish(*keys)
-    return str(error.value)
-
-
 def test_the_command_of_the_docs_and_what_it_needs():
     config, notices = finish(
         "data.n_samples=5", "data.batch_size=128", "model.path=~/models/m", "rollout.temperature=1.0",
@@ -37,26 +31,26 @@ def test_the_command_of_the_docs_and_what_it_needs():
     assert (config.rollout.prompt_length, config.rollout.response_length, config.rollout.top_k) == (1536, 512, 50)
     said = "data.path and data.output_path and model.path must be set, for example"
     refused(said, finalise_generation, GenerationConfig(), frozenset())
-    assert "data.output_path must be set, for example data.output_path=out.parquet" in said_of("data.output_path=null")
+    refused("data.output_path must be set, for example data.output_path=out.parquet", finish, "data.output_path=null")
     refused(r"rollout.name=vllm needs the package vllm.*or use rollout.name=native", finish, "rollout.name=vllm")
-    with pytest.raises(NotAvailable, match=r"several devices \(asked for by rollout.tensor_model_parallel_size=2\)"):
-        finish("rollout.tensor_model_parallel_size=2")
+    said = r"several devices \(asked for by rollout.tensor_model_parallel_size=2\)"
+    refused(said, finish, "rollout.tensor_model_parallel_size=2", error=NotAvailable)
 
 
 def test_output_is_a_separate_parquet_file(tmp_path, monkeypatch):
-    assert "data.output_path=out.jsonl: the output is a parquet file" in said_of("data.output_path=out.jsonl")
-    assert "is the file of data.path" in said_of("data.output_path=./test.parquet")
+    refused("data.output_path=out.jsonl: the output is a parquet file", finish, "data.output_path=out.jsonl")
+    refused("is the file of data.path", finish, "data.output_path=./test.parquet")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.parquet").symlink_to("test.parquet")
-    assert "is the file of data.path" in said_of("data.output_path=link.parquet")
+    refused("is the file of data.path", finish, "data.output_path=link.parquet")
 
 
 def test_greedy_by_temperature_or_do_sample():
     config, notices = finish("rollout.temperature=0")
     assert not config.rollout.do_sample and notices == ["rollout.do_sample=false, because rollout.temperature=0"]
-    assert "sampling needs more than 0" in said_of("rollout.temperature=0", "rollout.do_sample=true")
-    assert "data.n_samples=5 gives equal responses" in said_of("data.n_samples=5", "rollout.do_sample=false")
-    assert "data.n_samples=2 gives equal responses" in said_of("data.n_samples=2", "rollout.temperature=0")
+    refused("sampling needs more than 0", finish, "rollout.temperature=0", "rollout.do_sample=true")
+    refused("data.n_samples=5 gives equal responses", finish, "data.n_samples=5", "rollout.do_sample=false")
+    refused("data.n_samples=2 gives equal responses", finish, "data.n_samples=2", "rollout.temperature=0")
     _, notices = finish("rollout.do_sample=false", "rollout.top_p=0.9", "rollout.top_k=-1")
     assert notices == ["no effect: rollout.top_p (rollout.do_sample=false takes the likeliest token)"]
     assert finish("rollout.top_k=0")[0].rollout.top_k == -1
@@ -70,13 +64,13 @@ def test_greedy_by_temperature_or_do_sample():
         ("rollout.calculate_log_probs=true", "remove the key"),
         ("rollout.val_kwargs.temperature=1", "sampling keys sit in rollout itself"),
         ("rollout.micro_batch_size=256", "use data.batch_size"),
-        ("data.n_sample=3", "did you mean 'data.n_samples'?"),
         ("data.n_samples=0", "data.n_samples=0: must be an integer of at least 1"),
-        ("rollout.max_model_len=600", "=600 is less than rollout.prompt_length=512 + rollout.response_length=512"),
+        ("data.n_sample=3", "did you mean 'data.n_samples'"),
+        ("rollout.max_model_len=600", r"=600 is less than rollout.prompt_length=512 \+ rollout.response_length=512"),
     ],
 )
 def test_keys_that_are_not_there(key, words):
-    assert words in said_of(key)
+    refused(words, finish, key)
 
 
 def test_keys_without_effect_are_reported():
@@ -122,19 +116,11 @@ def test_the_command_of_the_docs_sets_its_keys():
         ("out.parquet", "out.eval.json"),
         ("a/b/out.v2.jsonl", "a/b/out.v2.eval.json"),
         ("a/out.jsonl.gz", "a/out.eval.json"),
-        ("out.json", "out.eval.json"),
     ],
 )
 def test_metrics_go_next_to_the_responses(path, output):
     assert finished(f"data.path={path}").data.output_path == output
     assert finished(f"data.path={path}", "data.output_path=x/y.json").data.output_path == "x/y.json"
-
-
-def test_a_home_folder_is_expanded(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    config = finished("data.path=~/out.parquet", "custom_reward_function.path=~/mine.py")
-    assert (config.data.path, config.data.output_path) == ("/home/me/out.parquet", "/home/me/out.eval.json")
-    assert config.custom_reward_function.path == "/home/me/mine.py"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +136,6 @@ def test_missing_keys_and_an_output_over_the_responses_are_refused(keys, message
 
 
 def swept(*argv: str) -> list[str]:
-    """The files that the jobs of a sweep write."""
     seen: list[str] = []
     run(["--multirun", *argv], EVAL, finalise_eval, lambda job: seen.append(job.config.data.output_path))
     return seen

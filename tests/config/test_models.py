@@ -18,15 +18,12 @@ MODEL = "actor_rollout_ref.model"
 
 def test_adapter_keys_that_are_not_read_are_reported(finish):
     config, notices = finish({f"{MODEL}.lora_rank": 16, f"{MODEL}.target_modules": "q_proj", f"{MODEL}.lora_alpha": 32})
-    assert config.actor_rollout_ref.model.target_modules == ["q_proj"] and not told(notices, "unused"), (
-        "one is a list of one"
-    )
+    assert config.actor_rollout_ref.model.target_modules == ["q_proj"] and not told(notices, "unused")
     _, notices = finish({f"{MODEL}.lora_alpha": 32})
     assert told(notices, "unused") == [f"unused: {MODEL}.lora_alpha ({MODEL}.lora_rank is 0: all weights are trained)"]
     _, notices = finish({f"{MODEL}.lora_adapter_path": "a", f"{MODEL}.lora_alpha": 3, f"{MODEL}.target_modules": "x"})
-    assert told(notices, "unused") == [
-        f"unused: {MODEL}.lora_alpha, {MODEL}.target_modules ({MODEL}.lora_adapter_path has its own)"
-    ]
+    said = f"unused: {MODEL}.lora_alpha, {MODEL}.target_modules ({MODEL}.lora_adapter_path has its own)"
+    assert told(notices, "unused") == [said]
 
 
 @pytest.mark.parametrize("key", [f"{MODEL}.lora_rank", "critic.model.lora_rank", "process_reward.model.lora_rank"])
@@ -42,9 +39,8 @@ def test_a_run_without_peft_ends_before_it_begins(finish, monkeypatch, key):
 
 
 def test_where_nothing_trains_an_adapter_must_have_been_trained(finish):
-    (job,) = load(
-        ["data.path=a.parquet", "data.output_path=b.parquet", "model.path=m", "model.lora_rank=8"], GENERATION
-    )
+    words = "data.path=a.parquet data.output_path=b.parquet model.path=m model.lora_rank=8"
+    (job,) = load(words.split(), GENERATION)
     said = r"^model.lora_rank=8: this model is not trained, .*model.lora_adapter_path"
     refused(said, finalise_generation, job.config, job.explicit)
     said = r"reward_model.model.lora_rank=8: this model is not trained"

@@ -11,13 +11,7 @@ from burnish.config.memory import adapter_parameters, estimate_memory, gib, host
 from burnish.config.model import ModelConfig
 from burnish.config.passes import CHUNK_ELEMENTS as AT_A_TIME
 from burnish.config.passes import CHUNK_ROWS, FUSED, PLAIN_ELEMENTS, ModelFacts, activations, passes_of
-from burnish.config.plan import (
-    plan_activations,
-    plan_micro_batch,
-    plan_micro_batches,
-    plan_numbers,
-    plan_table,
-)
+from burnish.config.plan import plan_activations, plan_micro_batch, plan_micro_batches, plan_numbers, plan_table
 from burnish.config.ppo import ACTOR_MODEL
 from burnish.engine import forward
 from burnish.models import llama
@@ -41,7 +35,6 @@ def facts_of(parameters=1_000_000, model_type="gemma2", context=4096, **sizes):
 
 
 def sizes(**policy):
-    """Sizes by model; those that are not there have the policy's."""
     return {"actor_rollout_ref.model": facts_of(**policy)}
 
 
@@ -50,17 +43,18 @@ def value(lines, name):
     return line.value
 
 
+def hows(lines):
+    return {line.name: line.how for line in lines}
+
+
 def test_batches_and_steps(finish):
     config, _ = finish(KEYS | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 6, f"{ACTOR}.ppo_epochs": 2})
     lines = plan_numbers(config, rows=100, facts=None)
-    assert value(lines, "prompts per step") == "16"
-    assert value(lines, "sequences per step") == "128"
-    assert value(lines, "tokens per step, at most") == f"{128 * 1024:,}"
-    assert value(lines, "mini-batches per step") == "4"
+    names = ("prompts per step", "sequences per step", "tokens per step, at most", "mini-batches per step")
+    assert [value(lines, name) for name in names] == ["16", "128", f"{128 * 1024:,}", "4"]
     assert value(lines, "sequences per mini-batch") == "32"
     assert value(lines, "micro-batches per mini-batch") == "6"  # 32 / 6, rounded up
-    assert value(lines, "optimiser steps per step") == "8"
-    assert value(lines, "steps in total") == "7"  # 100 / 16, rounded up
+    assert value(lines, "optimiser steps per step") == "8" and value(lines, "steps in total") == "7"  # 100 / 16
     config, _ = finish(KEYS | {"trainer.total_epochs": 3})
     assert value(plan_numbers(config, 100, None), "steps in total") == "19"  # 300 / 16, rounded up
     assert not any(line.name == "steps in total" for line in plan_numbers(config, None, None))
@@ -82,9 +76,9 @@ def test_rounds_of_generation_are_what_samples_together(finish):
     config, _ = finish(KEYS | FILTER | HF | rounds)
     lines = plan_numbers(config, None, sizes())
     assert value(lines, "prompts per generation round") == "48"
-    assert "at most 3" in next(line.how for line in lines if line.name == "prompts per generation round")
+    assert "at most 3" in hows(lines)["prompts per generation round"]
     assert value(lines, "sequences per step") == "128"  # what is trained
-    assert next(line.how for line in lines if line.name == "memory: KV cache").startswith(f"{48 * 8} sequences")
+    assert hows(lines)["memory: KV cache"].startswith(f"{48 * 8} sequences")
     assert not [line for line in plan_numbers(finish(KEYS)[0], None, None) if "round" in line.name]
 
 
@@ -138,7 +132,7 @@ def test_with_lora_only_the_adapter_has_masters_moments_and_gradients(finish):
     assert memory.process_reward == 1_000_000 * (4 + 8 + 4), "which is trained whole, and so has a start beside it"
     config.process_reward.enable = False
     assert estimate_memory(config, sizes(), 2).most("gradients") == (4 + 2) * adapter
-    lines = {line.name: line.how for line in plan_numbers(config, None, sizes())}
+    lines = hows(plan_numbers(config, None, sizes()))
     assert lines["memory: weights"] == f"1,000,000 parameters and {adapter:,} of the adapter in bfloat16"
     assert "the adapter in float32" in lines["memory: masters"] and "memory: reference" not in lines
 
@@ -155,7 +149,7 @@ def test_adapters_of_some_layers_are_smaller_and_need_no_start(finish):
 
     def words(**keys):
         config, _ = finish(KEYS | keys, Needs(process_reward=True))
-        lines = {line.name: line.how for line in plan_numbers(config, None, sizes())}
+        lines = hows(plan_numbers(config, None, sizes()))
         return lines["memory: process reward model"]
 
     assert words().endswith("moments, and its start")
@@ -167,14 +161,11 @@ def test_the_kv_pool_takes_its_share_of_the_device_at_most(finish):
     whole = estimate_memory(config, sizes(), 2).kv_cache
     assert estimate_memory(config, sizes(), 2, memory_bytes=2**28).kv_cache == 2**26 < whole
     assert estimate_memory(config, sizes(), 2, memory_bytes=2**50).kv_cache == whole
-    (line,) = [
-        line for line in plan_numbers(config, None, sizes(), memory_bytes=2**28) if line.name == "memory: KV pool"
-    ]
+    lines = plan_numbers(config, None, sizes(), memory_bytes=2**28)
     said = "rollout.max_num_seqs=1024 sequences of 1024 tokens, at most 0.25 of 256.0 MiB"
-    assert (line.value, line.how) == ("64.0 MiB", said)
-    short, _ = finish(
-        KEYS | {f"{ROLLOUT}.max_num_seqs": 8, "data.max_response_length": 10, "data.max_prompt_length": 7}
-    )
+    assert value(lines, "memory: KV pool") == "64.0 MiB" and hows(lines)["memory: KV pool"] == said
+    tight = {f"{ROLLOUT}.max_num_seqs": 8, "data.max_response_length": 10, "data.max_prompt_length": 7}
+    short, _ = finish(KEYS | tight)
     assert estimate_memory(short, sizes(), 2).kv_cache == (8 * 2 + 1) * 16 * (2 * 4 * 2 * 32 * 4)  # blocks of 16
     freed, kept = (finish(KEYS | {f"{ROLLOUT}.free_cache_engine": value})[0] for value in (True, False))
     before, after = (estimate_memory(config, sizes(), 2, memory_bytes=2**30) for config in (freed, kept))
@@ -195,10 +186,10 @@ def test_a_program_takes_its_share_of_a_gpu_and_frees_nothing_on_a_cpu(finish):
     assert before.kv_cache == after.kv_cache == 2**28 and before.replica == 0
     assert (before.keeps_kv, after.keeps_kv) == (False, True)
     assert estimate_memory(freed, sizes(), 2, memory_bytes=2**30).keeps_kv
-    names = {line.name: line.how for line in plan_numbers(freed, None, sizes())}
+    names = hows(plan_numbers(freed, None, sizes()))
     said = "weights, keys and values of vllm's own processes, and the files that its weights come by, also while it"
     assert names["memory: rollout engine"].startswith(said)
-    names = {line.name: line.how for line in plan_numbers(freed, None, sizes(), memory_bytes=2**30)}
+    names = hows(plan_numbers(freed, None, sizes(), memory_bytes=2**30))
     assert names["memory: rollout engine"] == "weights, keys and values of vllm's own processes"
 
 
@@ -230,10 +221,7 @@ def test_a_program_on_a_cpu_has_its_weights_twice_and_a_pool_by_its_own_rule(fin
 def test_models_of_their_own_count_with_their_own_sizes(finish):
     keys = KEYS | {"critic.model.path": "other", "critic.model.dtype": "bf16", "process_reward.model.path": "third"}
     config, _ = finish(keys, Needs(critic=True, process_reward=True))
-    own = {
-        "critic.model": facts_of(parameters=3_000_000, layers=9),
-        "process_reward.model": facts_of(5_000_000, vocab=7000),
-    }
+    own = {"critic.model": facts_of(3_000_000, layers=9), "process_reward.model": facts_of(5_000_000, vocab=7000)}
     shared, memory = estimate_memory(config, sizes(), 2), estimate_memory(config, sizes() | own, 2)
     assert memory.critic == 3_000_000 * (2 + 4 + 8)
     assert memory.process_reward == 5_000_000 * (4 + 4 + 8)
@@ -256,9 +244,8 @@ def test_logits_are_those_of_a_chunk_with_their_gradients(finish):
     assert estimate_memory(config, sizes(vocab=50_000), 2, on_gpu=True).most("logits") == (2 * 1024 + 128) * 50_000 * 4
     most = 2**28 // 50_000
     low, _ = finish(KEYS | {"actor_rollout_ref.model.dtype": "bf16"})
-    assert estimate_memory(low, sizes(vocab=50_000), 16, on_gpu=True).most("logits") == 50_000 * (
-        most * (4 + 2) + 128 * 4
-    )
+    per_word = most * (4 + 2) + 128 * 4
+    assert estimate_memory(low, sizes(vocab=50_000), 16, on_gpu=True).most("logits") == 50_000 * per_word
     adapter, _ = finish(KEYS | {"actor_rollout_ref.model.lora_rank": 4})
     assert estimate_memory(adapter, sizes(vocab=50_000), 16, on_gpu=True).most("logits") == 50_000 * most * 4, "frozen"
     plain, _ = finish(KEYS | {"actor_rollout_ref.model.use_fused_kernels": False})
@@ -267,9 +254,8 @@ def test_logits_are_those_of_a_chunk_with_their_gradients(finish):
 
 
 def test_chunks_and_fused_families_are_those_of_the_engine():
-    assert {False: AT_A_TIME[False], True: AT_A_TIME[True]} == {
-        False: linear_log_probs.CHUNK_ELEMENTS["cpu"], True: linear_log_probs.CHUNK_ELEMENTS["cuda"],
-    }  # fmt: skip
+    chunks = linear_log_probs.CHUNK_ELEMENTS
+    assert (AT_A_TIME[False], AT_A_TIME[True]) == (chunks["cpu"], chunks["cuda"])
     assert (CHUNK_ROWS, PLAIN_ELEMENTS) == (linear_log_probs.CHUNK_ROWS, forward.CHUNK_ELEMENTS)
     from transformers import CONFIG_MAPPING, MODEL_MAPPING
 
@@ -321,14 +307,11 @@ SHAPE = {"hidden_size": 64, "heads": 4, "intermediate_size": 192}
 def estimated(model_type, dtype, checkpointing, on_gpu=False):
     """Bytes that a layer more takes by the estimate, in a pass of 200 tokens through a model of that shape."""
     model = ModelConfig(dtype=str(dtype).removeprefix("torch."), enable_gradient_checkpointing=checkpointing)
+    shape = {"hidden": 64, "intermediate": 192, "kv_heads": 4, "head_dim": 16, "model_type": model_type}
     two, five = (
-        facts_of(layers=layers, hidden=64, intermediate=192, kv_heads=4, head_dim=16, model_type=model_type)
-        for layers in (2, 5)
+        activations(model, facts_of(layers=layers, **shape), 200, trains=True, on_gpu=on_gpu) for layers in (2, 5)
     )
-    return (
-        activations(model, five, 200, trains=True, on_gpu=on_gpu)
-        - activations(model, two, 200, trains=True, on_gpu=on_gpu)
-    ) / 3
+    return (five - two) / 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -415,15 +398,10 @@ def test_only_sizes_that_were_left_open_are_planned(finish):
     assert policy.rollout.log_prob_micro_batch_size_per_gpu == policy.ref.log_prob_micro_batch_size_per_gpu == 16
     assert critic.ppo_micro_batch_size_per_gpu == critic.forward_micro_batch_size_per_gpu == 16
     kept, notice = notices
-    assert kept.startswith("activations are kept, ") and notice.startswith(
-        "micro-batches of 16 sequences, planned for "
-    )
-    told = notice.partition("memory (")[2].removesuffix(")").split(", ")
-    assert told == [  # without a KL term there is no reference
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
-        "critic.ppo_micro_batch_size_per_gpu",
-        "critic.forward_micro_batch_size_per_gpu",
-    ]
+    assert kept.startswith("activations are kept, ") and notice.startswith("micro-batches of 16 sequences, planned for")
+    planned = (f"{ROLLOUT}.log_prob_", "critic.ppo_", "critic.forward_")  # without a KL term there is no reference
+    said = ", ".join(f"{one}micro_batch_size_per_gpu" for one in planned)
+    assert notice.endswith(f"memory ({said})")
     assert plan_micro_batches(config, sizes(), 10**15) == []
     (notice,) = plan_micro_batches(finish(KEYS | {CHECKPOINTING: True})[0], sizes(), 2**50)
     assert notice == "micro-batches of 16 sequences, planned for 1048576.0 GiB of memory"
@@ -438,13 +416,11 @@ def test_activations_are_kept_where_they_fit_and_else_recomputed(finish, fits):
     said = plan_micro_batches(config, sizes(), room)
     assert config.actor_rollout_ref.model.enable_gradient_checkpointing is not fits
     assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 16
-    needed, whole = gib(memory.always + memory.training), gib(room)
-    how = (
-        f"kept, {gib(memory.most('activations'))}" if fits else f"recomputed: to keep them would take {needed} in all,"
-    )
-    assert said[0] == f"activations are {how} of {whole} of memory"
+    needed, kept = gib(memory.always + memory.training), gib(memory.most("activations"))
+    how = f"kept, {kept}" if fits else f"recomputed: to keep them would take {needed} in all,"
+    assert said[0] == f"activations are {how} of {gib(room)} of memory"
     assert plan_micro_batches(config, sizes(), room) == []
-    lines = {line.name: line.how for line in plan_numbers(config, None, sizes(), memory_bytes=room)}
+    lines = hows(plan_numbers(config, None, sizes(), memory_bytes=room))
     how = "kept for the backward pass" if fits else "recomputed, all but the inputs of layers"
     assert lines["memory: activations"] == f"16 sequences of 1024 tokens, {how}"
     tight, _ = finish(KEYS)
@@ -493,12 +469,12 @@ def test_a_budget_of_tokens_decides_where_passes_are_cut_by_it(finish):
 
     small, said = planned(2000)
     assert small.actor_rollout_ref.model.enable_gradient_checkpointing is False and len(said) == 1
-    lines = {line.name: line.how for line in plan_numbers(small, None, sizes(), memory_bytes=2**29)}
+    lines = hows(plan_numbers(small, None, sizes(), memory_bytes=2**29))
     assert lines["memory: activations"] == "2,000 tokens, kept for the backward pass"
     large, said = planned(30_000)
     assert large.actor_rollout_ref.model.enable_gradient_checkpointing is True
-    (line,) = [line for line in plan_numbers(large, None, sizes(), memory_bytes=2**29) if "activations" in line.name]
-    assert line.how.startswith("30,000 tokens, recomputed")
+    lines = hows(plan_numbers(large, None, sizes(), memory_bytes=2**29))
+    assert lines["memory: activations"].startswith("30,000 tokens, recomputed")
 
 
 def test_a_pass_has_its_own_tokens(finish):
@@ -538,11 +514,8 @@ def test_update_state_in_host_memory_is_there_for_the_update_alone(finish):
 def test_weights_in_host_memory_are_there_while_their_model_is_used(finish):
     judge = {"reward_model.enable": True, "reward_model.model.path": "rm"}
     keys = KEYS | HF | judge | {f"{ACTOR}.use_kl_loss": True, f"{ROLLOUT}.max_num_seqs": 1}
-    offload = {
-        "actor_rollout_ref.ref.fsdp_config.param_offload": True,
-        "critic.fsdp_config.param_offload": True,
-        "reward_model.model.fsdp_config.param_offload": True,
-    }
+    models = ("actor_rollout_ref.ref", "critic", "reward_model.model")
+    offload = {f"{model}.fsdp_config.param_offload": True for model in models}
     facts = sizes() | {"critic.model": facts_of(2_000_000), "reward_model.model": facts_of(10**9)}
     before = estimate_memory(finish(keys, Needs(critic=True))[0], facts, 2, on_gpu=True)
     config, _ = finish(keys | offload, Needs(critic=True))

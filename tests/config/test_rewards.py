@@ -12,7 +12,7 @@ from burnish.config.plan import plan_micro_batches, plan_numbers
 from burnish.config.reward import RewardConfig
 from burnish.config.rules.scoring import limits
 from tests.config.conftest import refused, told
-from tests.config.test_plan import facts_of, value
+from tests.config.test_plan import facts_of, hows, value
 
 PRIME, GROUPS = Needs(groups=True, process_reward=True), Needs(groups=True)
 GRPO = {"algorithm.adv_estimator": "grpo"}
@@ -21,7 +21,7 @@ KEYS = {"algorithm.adv_estimator": "prime", "data.train_batch_size": 16, f"{ACTO
 ON = {"reward_model.enable": True, "reward_model.model.path": "some/rm"}
 KEY, MICRO = "reward_model.model", "reward_model.micro_batch_size_per_gpu"
 BATCH = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 4}
-
+WORTHLESS = {"algorithm.reward_gt_coef": 0, "algorithm.reward_dpo_coef": 0}
 
 facts = partial(facts_of, model_type="qwen2", context=None)
 POLICY = {"actor_rollout_ref.model": facts()}
@@ -49,10 +49,7 @@ def test_what_is_left_open_follows_the_actor_and_what_is_set_stays(finish):
         ({"process_reward.enable": False}, "process_reward.enable=false: algorithm.adv_estimator=prime needs"),
         ({"process_reward.mini_batch_size": 3}, "is not a multiple of process_reward.mini_batch_size=3: .* 2 and 4"),
         ({"process_reward.mini_batch_size": 32}, "process_reward.mini_batch_size=32 is more than data.train_batch"),
-        (
-            {"algorithm.reward_gt_coef": 0, "algorithm.reward_dpo_coef": 0},
-            "algorithm.reward_gt_coef=0 with algorithm.reward_dpo_coef=0: every advantage would be 0",
-        ),
+        (WORTHLESS, "algorithm.reward_gt_coef=0 with algorithm.reward_dpo_coef=0: every advantage would be 0"),
         ({"process_reward.optim.betas": [0.9]}, r"process_reward.optim.betas=\[0.9\]: must be two numbers"),
     ],
 )
@@ -60,9 +57,9 @@ def test_what_cannot_work_is_refused(finish, keys, message):
     refused(message, finish, KEYS | keys, PRIME)
 
 
-def test_one_of_both_rewards_is_enough(finish):
-    for name in ("reward_gt_coef", "reward_dpo_coef"):
-        assert finish(KEYS | {f"algorithm.{name}": 0}, PRIME)[0].process_reward.enable
+@pytest.mark.parametrize("name", WORTHLESS)
+def test_one_of_both_rewards_is_enough(finish, name):
+    assert finish(KEYS | {name: 0}, PRIME)[0].process_reward.enable
 
 
 def test_keys_that_are_not_read_are_reported(finish):
@@ -126,11 +123,10 @@ def test_weights_are_finite(finish, name, weight):
 
 def test_keys_of_a_reward_model_that_are_not_read_are_reported(finish):
     tokens, checkpointing = "reward_model.forward_max_token_len_per_gpu", f"{KEY}.enable_gradient_checkpointing"
-    told = "\n".join(finish(ON | {tokens: 512, checkpointing: True})[1])
-    assert f"unused: {tokens} (reward_model.use_dynamic_bsz is false" in told
-    assert f"unused: {checkpointing} (the reward model is not trained)" in told
-    read = finish(ON | {tokens: 512, "reward_model.use_dynamic_bsz": True})[1]
-    assert "unused" not in "\n".join(read) and "unused" not in "\n".join(finish(ON)[1])
+    notices = finish(ON | {tokens: 512, checkpointing: True})[1]
+    assert told(notices, f"unused: {tokens} (reward_model.use_dynamic_bsz is false")
+    assert told(notices, f"unused: {checkpointing} (the reward model is not trained)")
+    assert not told(finish(ON | {tokens: 512, "reward_model.use_dynamic_bsz": True})[1] + finish(ON)[1], "unused")
 
 
 def test_only_its_weights_count(finish):
@@ -146,8 +142,7 @@ def test_only_its_weights_count(finish):
     wide = estimate_memory(finish(BATCH | ON)[0], POLICY | {KEY: facts(hidden=64 * 128)}, 2)
     assert wide.most("activations") > without.most("activations"), "a pass of a much larger model"
     lines = plan_numbers(finish(BATCH | ON)[0], 100, POLICY | {KEY: facts(2**20)})
-    (line,) = [line for line in lines if line.name == "memory: reward model"]
-    assert line.value == "4.0 MiB" and "not trained" in line.how
+    assert value(lines, "memory: reward model") == "4.0 MiB" and "not trained" in hows(lines)["memory: reward model"]
     assert not [line for line in plan_numbers(finish(BATCH)[0], 100, POLICY) if "reward model" in line.name]
 
 
@@ -155,10 +150,8 @@ def test_short_context_is_reported_and_not_refused(finish):
     config, _ = finish(ON)  # 512 + 512 tokens
     assert check_model(config, KEY, facts(context=1024)) == check_model(config, KEY, facts(context=None)) == []
     (notice,) = check_model(config, KEY, facts(context=1000))
-    assert notice == (
-        "the reward model reads 1000 tokens (the context of reward_model.model.path=some/rm), of up to 1024: what is "
-        "longer loses its start"
-    )
+    said = "the reward model reads 1000 tokens (the context of reward_model.model.path=some/rm), of up to 1024: what"
+    assert notice == f"{said} is longer loses its start"
     config, _ = finish(ON | {"reward_model.max_length": 800})
     (notice,) = check_model(config, KEY, facts(context=None))
     assert "800 tokens (reward_model.max_length)" in notice
@@ -180,15 +173,11 @@ def test_limits_that_are_set_stay_and_isolation_is_the_servers_own(finish):
     assert (config.reward.num_workers, config.reward.timeout) == (3, 7)
     assert limits(RewardConfig(retries=4)).retries == 4
     assert (limits(RewardConfig()).num_workers, limits(RewardConfig()).timeout) == (2, 30)
+    assert config.reward_model.sandbox.backend == "local"
     keys = {"reward_model.sandbox.url": SERVER, "reward_model.sandbox.allow_unsafe": True}
-    _, notices = finish(GRPO | keys)
-    assert any("reward_model.sandbox.allow_unsafe" in notice and "server" in notice for notice in notices)
-
-
-@pytest.mark.parametrize(("keys", "backend"), [({}, "local"), ({"url": SERVER}, "sandbox_fusion")])
-def test_programs_run_on_the_server_that_is_named(finish, keys, backend):
-    config, _ = finish(GRPO | {f"reward_model.sandbox.{name}": value for name, value in keys.items()})
-    assert config.reward_model.sandbox.backend == backend
+    config, notices = finish(GRPO | keys)
+    assert config.reward_model.sandbox.backend == "sandbox_fusion"
+    assert told(notices, "reward_model.sandbox.allow_unsafe", "server")
 
 
 def test_evaluation_has_the_same_rules():

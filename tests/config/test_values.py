@@ -44,6 +44,8 @@ ROLLOUT = "actor_rollout_ref.rollout"
         ("actor_rollout_ref.actor.kl_loss_type", "low_var_kl+", "low_var_kl+"),
         ("algorithm.adv_estimator", "my.package:estimate", "my.package:estimate"),
         ("reward_model.reward_manager", "managers/mine.py:Manager", "managers/mine.py:Manager"),
+        ("actor_rollout_ref.actor.policy_loss.clip_cov_ratio", 1, 1.0),
+        ("actor_rollout_ref.actor.policy_loss.kl_cov_ratio", 1, 1.0),
     ],
 )
 def test_convert_accepts_valid_values(name, raw, value):
@@ -66,7 +68,6 @@ def test_convert_accepts_valid_values(name, raw, value):
         ("trainer.n_gpus_per_node", "all", "trainer.n_gpus_per_node=all: must be one of auto, an integer"),
         ("reward_model.reward_manager", "naiv", "must be one of naive"),
         ("reward_model.reward_manager", "naiv", "your own as package.module:name"),
-        ("data.max_prompt_length", 0, "data.max_prompt_length=0: must be an integer of at least 1"),
         (f"{ROLLOUT}.top_p", 1.5, "top_p=1.5: must be a number of more than 0 and at most 1"),
         (f"{ROLLOUT}.top_p", 0, "top_p=0.0: must be a number of more than 0"),
         ("algorithm.gamma", float("nan"), "algorithm.gamma=nan: must be a number of at least 0"),
@@ -77,6 +78,44 @@ def test_convert_accepts_valid_values(name, raw, value):
 )
 def test_convert_refuses_invalid_values(name, raw, message):
     refused(re.escape(message), convert, KEYS[name], raw)
+
+
+MULTI_TURN, LOSS = f"{ROLLOUT}.multi_turn", "actor_rollout_ref.actor.policy_loss"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("data.max_start_length=0", "at least 1"),
+        ("data.max_obs_length=0", "at least 1"),
+        ("max_turns=-1", "at least 0"),
+        ("data.max_prompt_length=0", "at least 1"),
+        ("retriever.topk=0", "at least 1"),
+        ("retriever.topk=101", "at most 100"),
+        ("retriever.timeout=0", "more than 0"),
+        ("retriever.retries=-1", "at least 0"),
+        (f"{MULTI_TURN}.max_parallel_calls=0", "at least 1"),
+        (f"{MULTI_TURN}.tool_timeout=0", "more than 0"),
+        (f"{MULTI_TURN}.max_tool_calls=-1", "at least 0"),
+        (f"{MULTI_TURN}.rewards=turns", "one of trajectory, turn, both"),
+        (f"{MULTI_TURN}.format=hermess", "one of hermes, "),
+        (f"{MULTI_TURN}.tool_response_truncate_side=centre", "one of left, middle, right"),
+        ("process_reward.beta=0", "more than 0"),
+        ("process_reward.update=during", "one of before, after"),
+        ("process_reward.mini_batch_size=0", "at least 1"),
+        ("process_reward.grad_clip=0", "more than 0"),
+        (f"{LOSS}.clip_cov_ratio=0", "more than 0"),
+        (f"{LOSS}.clip_cov_ratio=1.1", "at most 1"),
+        (f"{LOSS}.kl_cov_ratio=0", "more than 0"),
+        (f"{LOSS}.kl_cov_ratio=1.1", "at most 1"),
+        ("actor_rollout_ref.actor.fsdp_config.fsdp_size=-2", "at least -1"),
+        ("actor_rollout_ref.model.lora_rank=-1", "at least 0"),
+        ("trainer.async_rollout.staleness=-1", "at least 0"),
+    ],
+)
+def test_each_key_has_its_own_limits(given, words):
+    name, _, raw = given.partition("=")
+    refused(rf"^{re.escape(given)}\S*: must be .*{words}", convert, KEYS[name], raw)
 
 
 PACKAGE = Path(burnish.__file__).parent

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from burnish.config.data import DataConfig
 from burnish.errors import DataError
 from burnish.models.tiny import byte_tokenizer
+from tests.config.conftest import refused as refused_as
 
-
-def refused(match: str, call: Callable[..., Any], *args: Any, error: type[Exception] = DataError, **more: Any) -> None:
-    """`call(*args)` is an error with these words."""
-    with pytest.raises(error, match=match):
-        call(*args, **more)
-
+refused = partial(refused_as, error=DataError)
 
 # Like the templates of chat models: a newline after the end of a turn.
 NEWLINE_TEMPLATE = (
@@ -37,7 +34,6 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def plain_tokenizer():
-    """One token per byte, without a chat template."""
     return byte_tokenizer(chat_template=None)
 
 

@@ -3,6 +3,7 @@
 import json
 import types
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -33,10 +34,7 @@ def make(tokenizer):
 
 
 def nested(levels):
-    value = []
-    for _ in range(levels):
-        value = [value]
-    return value
+    return reduce(lambda inner, _: [inner], range(levels), [])
 
 
 CIRCLE = {}
@@ -57,10 +55,8 @@ def test_rows_are_completed_in_values_of_json_and_carry_their_origin(make):
     assert buffer.add(proposal(given)).added == 1 and given["extra_info"]["augmented"] == "stale"
     (row,) = buffer.take(4)
     assert row["raw_prompt"] == [{"role": "user", "content": "2+2=?"}]
-    assert row["extra_info"] == {
-        "hard": True,
-        "augmented": {"from_uid": 7, "from_index": 3, "step": 2, "by": "reward", "depth": 1},
-    }
+    augmented = {"from_uid": 7, "from_index": 3, "step": 2, "by": "reward", "depth": 1}
+    assert row["extra_info"] == {"hard": True, "augmented": augmented}
     assert row["augmented"] == row["extra_info"]["augmented"], "what is handed out is marked"
     assert (row["data_source"], row["index"], row["row_uid"]) == ("unknown", 3, 9)
     assert row["reward_model"] == {"style": "rule", "ground_truth": None} and "uid" not in row

@@ -1,11 +1,13 @@
 import copy
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pytest
 from tokenizers import AddedToken
 
 from burnish.data.chat import ChatRenderer, to_messages, truncate
-from burnish.errors import ConfigError, DataError, NotAvailable
+from burnish.errors import ConfigError, NotAvailable
 from tests.data.conftest import NEWLINE_TEMPLATE, refused
 
 USER = {"role": "user", "content": "2+2?"}
@@ -19,14 +21,8 @@ def calling(calls):
 
 def learnt(tokenizer, ids, mask):
     """The text under the mask, stretch by stretch."""
-    stretches, current = [], []
-    for token, on in zip([*ids, 0], [*mask, 0], strict=True):
-        if on:
-            current.append(token)
-        elif current:
-            stretches.append(tokenizer.decode(current))
-            current = []
-    return stretches
+    stretches = groupby(zip(ids, mask, strict=True), key=itemgetter(1))
+    return [tokenizer.decode([token for token, _ in stretch]) for on, stretch in stretches if on]
 
 
 class TestToMessages:
@@ -69,16 +65,15 @@ class TestToMessages:
     )
     def test_bad_prompts(self, prompt, message):
         refused(message, to_messages, prompt)
-        with pytest.raises(NotAvailable, match="image parts in messages"):
-            to_messages([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}])
+        image = [{"role": "user", "content": [{"type": "image", "image": "x.png"}]}]
+        refused("image parts in messages", to_messages, image, error=NotAvailable)
 
 
-class TestTruncate:
-    def test_modes_and_errors(self):
-        for mode, kept in {"left": [2, 3, 4, 5, 6], "right": [0, 1, 2, 3, 4], "middle": [0, 1, 4, 5, 6]}.items():
-            assert truncate(range(7), 5, mode) == kept
-            assert truncate([1, 2, 3], 3, mode) == truncate([1, 2, 3], 3, "error") == [1, 2, 3]
-        refused("7 tokens, over the limit of 5", truncate, range(7), 5, "error")
+def test_truncation_keeps_one_end_or_both():
+    for mode, kept in {"left": [2, 3, 4, 5, 6], "right": [0, 1, 2, 3, 4], "middle": [0, 1, 4, 5, 6]}.items():
+        assert truncate(range(7), 5, mode) == kept
+        assert truncate([1, 2, 3], 3, mode) == truncate([1, 2, 3], 3, "error") == [1, 2, 3]
+    refused("7 tokens, over the limit of 5", truncate, range(7), 5, "error")
 
 
 class TestPrompt:
@@ -95,8 +90,8 @@ class TestPrompt:
         template = "{{ mood }}: {{ messages[0]['content'] }} {{ tools[0]['name'] }}"
         renderer = ChatRenderer(tokenizer, {"chat_template": template, "mood": "calm"})
         assert renderer.text([USER], [{"name": "add"}]) == "calm: 2+2? add"
-        with pytest.raises(ConfigError, match=r"data\.apply_chat_template_kwargs\.tokenize is set by burnish"):
-            ChatRenderer(tokenizer, {"tokenize": False})
+        said = r"data\.apply_chat_template_kwargs\.tokenize is set by burnish"
+        refused(said, ChatRenderer, tokenizer, {"tokenize": False}, error=ConfigError)
 
     def test_a_lone_surrogate_and_roles_without_a_template_are_refused(self, tokenizer):
         renderer = ChatRenderer(tokenizer)
@@ -105,8 +100,8 @@ class TestPrompt:
             refused(r"the text has a lone surrogate \(\\ud83d\); fix or drop the row", render, [USER, half])
         template = "{{ raise_exception('System role not supported') }}"
         renderer = ChatRenderer(tokenizer, {"chat_template": template})
-        with pytest.raises(DataError, match="roles system, user: System role not supported"):
-            renderer.prompt_ids([{"role": "system", "content": "x"}, USER])
+        system = {"role": "system", "content": "x"}
+        refused("roles system, user: System role not supported", renderer.prompt_ids, [system, USER])
 
 
 class TestPlainTemplate:
@@ -116,8 +111,8 @@ class TestPlainTemplate:
         expected = "system: Be brief.\n\nuser: 2+2?\n\nassistant: 4<|end|>\n\nuser: +1?\n\nassistant:"
         assert renderer.text(messages) == expected
         assert plain_tokenizer.decode(renderer.prompt_ids(messages)) == expected
-        with pytest.raises(NotAvailable, match="tools with a tokenizer that has no chat template"):
-            renderer.prompt_ids([USER], [{"name": "add"}])
+        said = "tools with a tokenizer that has no chat template"
+        refused(said, renderer.prompt_ids, [USER], [{"name": "add"}], error=NotAvailable)
         bare = copy.deepcopy(merging_tokenizer)  # adds a begin-of-sequence token
         bare.chat_template = None
         assert ChatRenderer(bare).text([USER]) == "<|begin|>user: 2+2?\n\nassistant:"

@@ -47,7 +47,6 @@ def learnt(tokenizer, example):
 
 
 def rendered(tokenizer, *messages):
-    """Text, so that a difference can be read."""
     return str(tokenizer.decode(ChatRenderer(tokenizer).whole(list(messages))))
 
 

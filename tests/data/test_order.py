@@ -116,8 +116,7 @@ def test_sources_without_rows(sizes, weights, message):
     refused(
         "data.dataset_weights has 1 weights for 2 files; give one", Order, [3, 3], 0, True, [1.0], error=ConfigError
     )
-    with pytest.raises(ValueError, match="position -1 is negative"):
-        Order([3], 0, True).index(-1)
+    refused("position -1 is negative", Order([3], 0, True).index, -1, error=ValueError)
 
 
 class TestCurriculum:
@@ -222,5 +221,4 @@ class TestSampler:
         ],
     )
     def test_bad_samplers(self, make, body, message):
-        with pytest.raises(ConfigError, match=message):
-            make(body).index(4)
+        refused(message, lambda: make(body).index(4), error=ConfigError)

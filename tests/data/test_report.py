@@ -15,8 +15,6 @@ from tests.data.conftest import refused
 
 
 class NoJudge:
-    """Finds nothing, and remembers what it was asked."""
-
     def __init__(self):
         self.scored = []
 
@@ -29,8 +27,6 @@ class NoJudge:
 
 
 class Strict(NoJudge):
-    """Refuses even indices, fails the others."""
-
     def inspect(self, row):
         return ("refused", "it is even") if row["index"] % 2 == 0 else None
 
@@ -193,14 +189,8 @@ def test_pairs(check):
     ]
     report = check(rows)
     assert report.kind == check(rows[4:5]).kind == "pairs"
-    assert found(report) == {
-        "equal_sides": [1],
-        "empty_answer": [2],
-        "refused": [3],
-        "duplicate": [4],
-        "empty_prompt": [5],
-        "mixed_types": [4, 4],
-    }
+    wrong = {"equal_sides": [1], "empty_answer": [2], "refused": [3], "duplicate": [4], "empty_prompt": [5]}
+    assert found(report) == wrong | {"mixed_types": [4, 4]}
     assert list(report.found["empty_answer"]) == ["chosen is empty"]
 
 
@@ -262,11 +252,9 @@ def test_the_text_names_a_handful_of_rows_and_the_json_has_everything(check):
     assert "    and 20 more rows" in text  # 25 different texts, of which 5 are shown
     assert "    rows 1, 2, 3 and 46 more: the prompt of row 0" in text
     assert text[-1] == summary(report)
-    assert summary(report) == (
-        "1 file, 50 rows: problems: rows that would be refused (25), "
-        "reference answers that fail their own scorer (25), empty answers (50); "
-        "warnings: rows with a prompt that an earlier row has (49)"
-    )
+    problems = "rows that would be refused (25), reference answers that fail their own scorer (25), empty answers (50)"
+    warnings = "rows with a prompt that an earlier row has (49)"
+    assert summary(report) == f"1 file, 50 rows: problems: {problems}; warnings: {warnings}"
     report = CheckReport([check([row("same", "") for _ in range(50)], Strict()), check([row("same")], name="b.jsonl")])
     found = json.loads(json.dumps(report.to_dict()))
     first = found["files"][0]

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -44,12 +46,11 @@ def test_the_files_of_a_split_in_a_folder(tmp_path, names):
 
 def test_folders_without_the_split_or_with_two_candidates_are_refused(tmp_path):
     write_jsonl(tmp_path / "train.jsonl")
-    with pytest.raises(DataError) as caught:
-        files_in(tmp_path, "test")
-    assert str(caught.value) == (
-        f"{tmp_path}: no test file; looked for test.*, test-* and test/* ending with one of .parquet, .json, .jsonl, "
-        ".json.gz, .jsonl.gz. Name it with --test FILE, or keep a part of the train records apart with --test-size N"
+    said = (
+        "looked for test.*, test-* and test/* ending with one of .parquet, .json, .jsonl, .json.gz, .jsonl.gz. Name it"
     )
+    fix = "with --test FILE, or keep a part of the train records apart with --test-size N"
+    refused(f"^{re.escape(f'{tmp_path}: no test file; {said} {fix}')}$", files_in, tmp_path, "test")
     file = write_jsonl(tmp_path / "train.jsonl")
     write_parquet(ROWS, tmp_path / "train.parquet")
     refused(r"both train.parquet and train.jsonl could be the train split; .*--train FILE", files_in, tmp_path, "train")
@@ -131,11 +132,9 @@ def test_columns_are_renamed_and_a_replaced_one_is_reported(tmp_path, caplog):
         (Origin, {"train": ["a"], "test_size": 0}, "--test-size 0: at least 1"),
         (renaming, ["a=question", "b=question"], "--rename a=question and --rename b=question contradict each other"),
         (renaming, ["a=question", "a=answer"], "--rename a=question and --rename a=answer contradict each other"),
-        (renaming, ["question"], "--rename question: write THEIRS=OURS"),
         (renaming, ["=question"], "--rename =question: write THEIRS=OURS"),
         (renaming, ["problem="], "--rename problem=: write THEIRS=OURS"),
     ],
 )
 def test_options_that_contradict_each_other_or_cannot_be_read(call, said, message):
-    with pytest.raises(ConfigError, match=message):
-        call(**said) if call is Origin else call(said)
+    refused(message, partial(call, **said) if call is Origin else partial(call, said), error=ConfigError)

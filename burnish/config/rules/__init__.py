@@ -41,10 +41,9 @@ class Given:
         self.no_effect(f"use_dynamic_bsz cuts micro-batches by tokens, {limit}", name)
 
     def off(self, section: str) -> None:
-        """Tell the user which keys were set of a part that its `enable` leaves switched off."""
-        self.unused(
-            f"{section}.enable is false", *(name for name in self.below(section) if name != f"{section}.enable")
-        )
+        """Report the keys that were set of a part that its `enable` leaves switched off."""
+        switch = f"{section}.enable"
+        self.unused(f"{switch} is false", *(name for name in self.below(section) if name != switch))
 
     def below(self, section: str) -> list[str]:
         return sorted(name for name in self.explicit if name.startswith(section + "."))

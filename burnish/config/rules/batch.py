@@ -14,8 +14,8 @@ def group_size(config: PPOConfig, given: Given) -> None:
     """`rollout.n`: 4 where responses to one prompt are compared, else 1; `n_agent` is another name for it."""
     rollout, estimator = config.actor_rollout_ref.rollout, config.algorithm.adv_estimator
     compares = given.needs.groups or config.algorithm.filter_groups.enable
-    who = estimator if given.needs.groups else FILTER
-    switch = f"algorithm.adv_estimator={estimator}" if given.needs.groups else f"{FILTER}.enable=true"
+    by_estimator = (estimator, f"algorithm.adv_estimator={estimator}")
+    who, switch = by_estimator if given.needs.groups else (FILTER, f"{FILTER}.enable=true")
     if rollout.n_agent is not None:
         if rollout.n not in (None, rollout.n_agent):
             raise ConfigError(f"{N}={rollout.n} and {N_AGENT}={rollout.n_agent} are the same thing; keep one")

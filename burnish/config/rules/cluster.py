@@ -152,11 +152,9 @@ def _roles(asked: Any, pools: Mapping[str, list[int]]) -> dict[str, str]:
                 f"{POOLS}.{ROLES_KEY}.{role}: actor, rollout and reference are one role, actor_rollout_ref; map that"
             )
         if role not in ROLES:
-            near = nearest(role, ROLES)
+            hint = f"; did you mean {near}?" if (near := nearest(role, ROLES)) else ""
             raise ConfigError(
-                f"{POOLS}.{ROLES_KEY}.{role}: there is no such role"
-                + (f"; did you mean {near}?" if near else "")
-                + f" The roles are {', '.join(ROLES)}"
+                f"{POOLS}.{ROLES_KEY}.{role}: there is no such role{hint} The roles are {', '.join(ROLES)}"
             )
         if pool not in pools:
             raise ConfigError(
@@ -214,22 +212,8 @@ def _split(config: PPOConfig, given: Given) -> None:
             )
     if config.reads_reference and not config.actor_rollout_ref.model.has_lora:
         _check_section(config, ACTOR_MODEL, REFERENCE, config.actor_rollout_ref.ref.fsdp_config, given)
-    _check_policy(config)
-    # An engine over several devices has those of as many processes of one node.
-    size, pool = config.actor_rollout_ref.rollout.tensor_model_parallel_size, pool_of(config, ACTOR_MODEL)
-    if pool.processes > 1 and any(count % size for count in pool.on_nodes):
-        raise ConfigError(
-            f"{ROLLOUT}.tensor_model_parallel_size={size}: the policy has {pool.where} processes, "
-            f"which cannot be dealt out into engines over {size} each; choose a number that divides those of a node"
-        )
-    if all(pool.processes == 1 for pool in pools_of(config)):
-        given.unused("there is one process to deal rows to", "trainer.balance_batch")
-
-
-def _check_policy(config: PPOConfig) -> None:
-    """The actor's weights against the rollout engine, which generates with them where one process holds them."""
-    if config.actor_rollout_ref.actor.fsdp_config.param_offload and pool_of(config, ACTOR_MODEL).processes == 1:
-        name = config.actor_rollout_ref.rollout.name
+    name, pool = config.actor_rollout_ref.rollout.name, pool_of(config, ACTOR_MODEL)
+    if config.actor_rollout_ref.actor.fsdp_config.param_offload and pool.processes == 1:
         why = "the rollout engine generates with the actor's own weights, in place"
         if engine_spec(name).own_weights:
             why = f"weights of an actor in one process are not parked, although {ROLLOUT}.name={name} has its own"
@@ -238,6 +222,15 @@ def _check_policy(config: PPOConfig) -> None:
             "actor_rollout_ref.model.enable_activation_offload, LoRA (actor_rollout_ref.model.lora_rank), or several "
             "processes, which have a copy for the engine"
         )
+    # An engine over several devices has those of as many processes of one node.
+    size = config.actor_rollout_ref.rollout.tensor_model_parallel_size
+    if pool.processes > 1 and any(count % size for count in pool.on_nodes):
+        raise ConfigError(
+            f"{ROLLOUT}.tensor_model_parallel_size={size}: the policy has {pool.where} processes, "
+            f"which cannot be dealt out into engines over {size} each; choose a number that divides those of a node"
+        )
+    if all(pool.processes == 1 for pool in pools_of(config)):
+        given.unused("there is one process to deal rows to", "trainer.balance_batch")
 
 
 def _check_section(config: PPOConfig, model: str, section: str, fsdp: FSDPConfig, given: Given) -> None:

@@ -84,13 +84,9 @@ def correction(config: PPOConfig, given: Given) -> None:
     if (corrects or section.bypass_mode) and not measures:
         reader = f"{MODE}={section.mode}" if corrects else f"{BYPASS}=true"
         raise ConfigError(f"{LOG_PROBS}=false: {reader} reads the log-probs of the rollout; leave it out")
-    keys = {
-        "rollout_is": ("rollout_is_threshold", "rollout_is_batch_normalize"),
-        "rollout_rs": ("rollout_rs_threshold",),
-    }
-    for switch, names in keys.items():
+    for switch, names in (("rollout_is", ("_threshold", "_batch_normalize")), ("rollout_rs", ("_threshold",))):
         if not getattr(section, switch):
-            given.unused(f"{SECTION}.{switch} is not set", *(f"{SECTION}.{name}" for name in names))
+            given.unused(f"{SECTION}.{switch} is not set", *(f"{SECTION}.{switch}{name}" for name in names))
     if section.mode in ("on", "off"):
         given.unused(f"{MODE}={section.mode} compares the gap with nothing", THRESHOLD)
     elif not measures:

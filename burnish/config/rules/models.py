@@ -35,10 +35,8 @@ def process_reward(config: PPOConfig, given: Given) -> None:
     """Switch the model on or off and fill what it leaves open from the actor. Runs after the batch sizes are known."""
     section, policy, estimator = config.process_reward, config.actor_rollout_ref, config.algorithm.adv_estimator
     if given.needs.process_reward and section.enable is False:
-        raise ConfigError(
-            f"process_reward.enable=false: algorithm.adv_estimator={estimator} needs a process reward model; "
-            "leave it out"
-        )
+        why = f"algorithm.adv_estimator={estimator} needs a process reward model"
+        raise ConfigError(f"process_reward.enable=false: {why}; leave it out")
     section.enable = given.needs.process_reward
     if estimator == "prime" and not (config.algorithm.reward_gt_coef or config.algorithm.reward_dpo_coef):
         raise ConfigError(

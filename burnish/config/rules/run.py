@@ -22,13 +22,11 @@ ACTOR, CRITIC = "actor_rollout_ref.actor.checkpoint", "critic.checkpoint"
 
 def require(config: Any, examples: Mapping[str, str]) -> None:
     """Keys without a default that makes sense; `examples` shows a value for each. Home folders are expanded."""
-    missing = [name for name in examples if not read(config, name)]
-    if missing:
+    if missing := [name for name in examples if not read(config, name)]:
         shown = " ".join(f"{name}={examples[name]}" for name in missing)
         raise ConfigError(f"{' and '.join(missing)} must be set, for example {shown}")
     for name, known in keys_of(type(config)).items():
-        value = read(config, name)
-        if known.about.path and value:
+        if known.about.path and (value := read(config, name)):
             expand = os.path.expanduser
             write(config, name, [expand(one) for one in value] if isinstance(value, list) else expand(value))
 

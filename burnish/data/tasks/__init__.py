@@ -1,7 +1,5 @@
-"""Tasks of `burnish data make`, one file each (task.py has the contract), imported when asked for. No torch.
-
-Adding a task is a file here and a line in `TASKS`.
-"""
+"""Tasks of `burnish data make`, one file each (task.py has the contract), imported when asked for. No torch. Adding a
+task is a file here and a line in `TASKS`."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -36,8 +34,7 @@ TASKS = {
 def find(name: str) -> str:
     """The summary of a task; ConfigError with the nearest one if there is none."""
     if name not in TASKS:
-        near = nearest(name, TASKS)
-        hint = f"did you mean {near}? " if near else ""
+        hint = f"did you mean {near}? " if (near := nearest(name, TASKS)) else ""
         raise ConfigError(f"no such task: {name}; {hint}There are: {', '.join(TASKS)}")
     return TASKS[name]
 

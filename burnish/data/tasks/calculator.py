@@ -1,7 +1,5 @@
-"""Products of two three-digit numbers, for an agent that may call a calculator.
-
-The reward is that of `multiply`, so a product worked out without the tool counts as much. a*b and b*a are one question.
-"""
+"""Products of two three-digit numbers, for an agent that may call a calculator. The reward is that of `multiply`, so a
+product worked out without the tool counts as much. a*b and b*a are one question."""
 
 import itertools
 import random

@@ -1,8 +1,6 @@
-"""Countdown: reach a target with given numbers, each used exactly once, by + - * / and brackets.
-
-Every question is made from a solution (`extra_info.answer`) whose steps all give positive integers.
-`extra_info.difficulty` is the count of numbers. The same numbers in another order are the same question.
-"""
+"""Countdown: reach a target with given numbers, each used exactly once, by + - * / and brackets. Every question is made
+from a solution (`extra_info.answer`) whose steps all give positive integers. `extra_info.difficulty` is the count of
+numbers. The same numbers in another order are the same question."""
 
 import random
 from collections.abc import Iterator

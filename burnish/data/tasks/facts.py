@@ -88,9 +88,8 @@ def rows(split: str, count: int, seed: int) -> list[Row]:
     check_split(split)
     known = world(seed)[split]
     if count > len(known):
-        raise DataError(
-            f"{count} {split} questions are asked for; a world has {len(known)}: ask for fewer (--{split}-size)"
-        )
+        few = f"a world has {len(known)}: ask for fewer (--{split}-size)"
+        raise DataError(f"{count} {split} questions are asked for; {few}")
     return [
         rl_row(DATA_SOURCE, "fact-reasoning", f.question, {"target": [f.answer]}, f.question, split=split, index=index)
         for index, f in enumerate(known[:count])

@@ -6,17 +6,8 @@ from dataclasses import replace
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub
-from burnish.data.tasks.task import (
-    FileTask,
-    InputColumn,
-    Option,
-    Options,
-    Record,
-    rl_row,
-    text,
-    text_or_number,
-    tool_prompt,
-)
+from burnish.data.tasks import task
+from burnish.data.tasks.task import FileTask, InputColumn, Option, Options, Record, rl_row
 
 MARK = "<image>"
 INSTRUCTION = "First reason between <think> and </think>. Then give the final answer in \\boxed{}."
@@ -25,7 +16,7 @@ TOOL = "calc_geo3k_reward"
 
 
 def read(record: Record, options: Options) -> tuple[str, str, Row]:
-    problem, images = text(record, "problem"), record.get("images")
+    problem, images = task.text(record, "problem"), record.get("images")
     if images and not isinstance(images, list):
         images = [images]
     pictures = {} if options["text_only"] or not images else {"images": images}
@@ -33,7 +24,7 @@ def read(record: Record, options: Options) -> tuple[str, str, Row]:
         problem = problem.replace(MARK, "").strip()
     elif MARK not in problem:
         problem = MARK * len(pictures["images"]) + problem
-    return problem, text_or_number(record, "answer"), pictures
+    return problem, task.text_or_number(record, "answer"), pictures
 
 
 def row(record: Record, options: Options) -> Row:
@@ -44,7 +35,7 @@ def row(record: Record, options: Options) -> Row:
 
 def tool_row(record: Record, options: Options) -> Row:
     problem, answer, pictures = read(record, options)
-    prompt = tool_prompt(problem, problems="geometry problems", tool=TOOL, form=INSTRUCTION)
+    prompt = task.tool_prompt(problem, problems="geometry problems", tool=TOOL, form=INSTRUCTION)
     return rl_row(options["data_source"], "math", prompt, answer, problem) | {
         **pictures,
         "agent_name": "tool_agent",

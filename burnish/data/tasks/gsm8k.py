@@ -1,7 +1,5 @@
-"""GSM8K: grade-school word problems, with worked answers that end in `#### <number>` (the ground truth).
-
-gsm8k_tool has the same problems for agents: the tool `calc_gsm8k_reward` and the interaction `gsm8k` know the answer.
-"""
+"""GSM8K: grade-school word problems, with worked answers that end in `#### <number>` (the ground truth). gsm8k_tool has
+the same problems for agents: the tool `calc_gsm8k_reward` and the interaction `gsm8k` know the answer."""
 
 import re
 from dataclasses import replace

@@ -4,18 +4,8 @@ import re
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub
-from burnish.data.tasks.task import (
-    FileTask,
-    InputColumn,
-    LeftOut,
-    Options,
-    Record,
-    is_filled,
-    kept,
-    rl_row,
-    text,
-    text_or_number,
-)
+from burnish.data.tasks import task
+from burnish.data.tasks.task import FileTask, InputColumn, LeftOut, Options, Record, is_filled, rl_row, text
 
 INSTRUCTION = "Reason step by step, and put the final answer in \\boxed{}."
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
@@ -42,12 +32,12 @@ def row(record: Record, options: Options) -> Row:
     problem = text(record, "problem", "question")
     solution = text(record, "solution") if is_filled(record, "solution") else None
     if solution is None or is_filled(record, "answer"):
-        answer: str | None = text_or_number(record, "answer")
+        answer: str | None = task.text_or_number(record, "answer")
     else:
         answer = last_boxed(solution)
         if answer is None:
             raise LeftOut("'solution' has no \\boxed{} with an answer in it")
-    more = kept(record, "level", "difficulty", "type", "subject", "unique_id")
+    more = task.kept(record, "level", "difficulty", "type", "subject", "unique_id")
     return rl_row(options["data_source"], "math", f"{problem}\n\n{INSTRUCTION}", answer, problem, solution, **more)
 
 

@@ -1,8 +1,6 @@
-"""MBPP: small Python functions, described in a sentence and checked by asserts.
-
-The prompt shows the asserts, since they alone say what the function is called. The ground truth is a program per
-assert, with the imports, to be run after the solution.
-"""
+"""MBPP: small Python functions, described in a sentence and checked by asserts. The prompt shows these, since they
+alone say what the function is called. The ground truth is a program per assert, with the imports, to be run after the
+solution."""
 
 import json
 

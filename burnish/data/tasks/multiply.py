@@ -1,7 +1,5 @@
-"""Products of two numbers with as many digits as asked for.
-
-a*b and b*a are one question. The product is kept as `extra_info.answer` in the form that is asked for.
-"""
+"""Products of two numbers with as many digits as asked for; a*b and b*a are one question. The product is kept as
+`extra_info.answer` in the form that is asked for."""
 
 import random
 import re

@@ -1,7 +1,5 @@
 """Preference pairs: two answers to one prompt, of which people chose one (the forms of columns: docs/data-make.md).
-
-Text that begins like a dialogue is read as one. Both conversations must be the same up to the answer.
-"""
+Text that begins like a dialogue is read as one. Both conversations must be the same up to the answer."""
 
 import re
 from itertools import pairwise

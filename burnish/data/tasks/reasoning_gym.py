@@ -1,8 +1,6 @@
-"""Any task of the package reasoning-gym: puzzles made from a seed, each with its own verifier.
-
-`extra_info` has what the verifier needs: the question, and the puzzle's metadata as JSON text. A row is returned only
-if the verifier accepts the package's own answer with the metadata as stored.
-"""
+"""Any task of the package reasoning-gym: puzzles made from a seed, each with its own verifier, whose input `extra_info`
+has: the question, and the puzzle's metadata as JSON text. A row is returned only if the verifier accepts the package's
+own answer with the metadata as stored."""
 
 import contextlib
 import hashlib
@@ -51,9 +49,8 @@ def _factory() -> Any:
     try:
         return importlib.import_module("reasoning_gym.factory")
     except ImportError as exc:
-        raise ConfigError(
-            f"the package reasoning-gym is not installed ({exc}): {install_command('reasoning-gym')}"
-        ) from exc
+        said = f"the package reasoning-gym is not installed ({exc})"
+        raise ConfigError(f"{said}: {install_command('reasoning-gym')}") from exc
 
 
 def _draw(name: str, seed: int) -> Iterator[tuple[str, Puzzle]]:

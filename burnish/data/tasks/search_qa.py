@@ -1,7 +1,5 @@
-"""Questions for the search agent: short factual answers, of which several may be right ({"target": [...]}).
-
-Rows keep the `data_source` of their record, so that a mixed file is reported by source.
-"""
+"""Questions for the search agent: short factual answers, of which several may be right ({"target": [...]}). Rows keep
+the `data_source` of their record, so that a mixed file is reported by source."""
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub

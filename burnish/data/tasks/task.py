@@ -179,10 +179,8 @@ def distinct(split: str, count: int, drawn: Iterable[tuple[str, T]]) -> Iterator
             fruitless = 0
             yield thing
         if fruitless > PATIENCE:
-            raise DataError(
-                f"only {len(found)} of {count} different {split} questions could be found with these options; "
-                f"ask for fewer (--{split}-size) or widen the options"
-            )
+            few = f"only {len(found)} of {count} different {split} questions could be found with these options"
+            raise DataError(f"{few}; ask for fewer (--{split}-size) or widen the options")
 
 
 def keep_apart(rows: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:

@@ -193,8 +193,6 @@ def test_countdown_solutions_use_each_number_once(numbers):
 
 
 class TestFacts:
-    """Invented people: every seed is another world, and the corpus answers every question."""
-
     def test_rows_ask_for_a_name_that_a_document_gives(self):
         documents = [Document(**one) for one in facts.corpus(1)]
         by_question = {f.question: f for part in facts.world(1).values() for f in part}

@@ -6,17 +6,15 @@ from tests.data.conftest import refused
 
 OPTIONS = {"data_source": "Anthropic/hh-rlhf"}
 START = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: What is\n\na leap year?"
-PROMPT = [
-    {"role": "user", "content": "Hi"},
-    {"role": "assistant", "content": "Hello."},
-    {"role": "user", "content": "What is\n\na leap year?"},
-]
 WHY, BLANK = "Human: Why?", "\n\nHuman: a\n\nAssistant: "
 DIALOGUES = {"chosen": f"{START}\n\nAssistant: One of 366 days.", "rejected": f"{START}\n\nAssistant: No."}
 
 
 def said(*contents: str) -> list[dict]:
     return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(contents)]
+
+
+PROMPT = said("Hi", "Hello.", "What is\n\na leap year?")
 
 
 def pair(prompt, chosen, rejected):
@@ -30,13 +28,8 @@ def conversations(prompt, *answers):
 
 @pytest.mark.parametrize("record", [DIALOGUES, pair(START, "One of 366 days.", "No.")])
 def test_dialogues_become_messages_and_two_answers(record):
-    assert row(record, OPTIONS) == {
-        "data_source": "Anthropic/hh-rlhf",
-        "prompt": PROMPT,
-        "chosen": "One of 366 days.",
-        "rejected": "No.",
-        "extra_info": {"turns": 3},
-    }
+    made = pair(PROMPT, "One of 366 days.", "No.")
+    assert row(record, OPTIONS) == OPTIONS | made | {"extra_info": {"turns": 3}}
 
 
 @pytest.mark.parametrize(
@@ -70,8 +63,8 @@ def test_the_fields_of_messages_are_kept():
     for record in (pair(prompt, "2", "3"), conversations(prompt, "2", "3")):
         assert row(record, OPTIONS)["prompt"] == without_null
     other = conversations([*prompt[:2], prompt[2] | {"tool_call_id": "8"}], "2", "3")
-    with pytest.raises(LeftOut, match="do not share their prompt"):
-        row(other | {"chosen": conversations(prompt, "2", "3")["chosen"]}, OPTIONS)
+    both = other | {"chosen": conversations(prompt, "2", "3")["chosen"]}
+    refused("do not share their prompt", row, both, OPTIONS, error=LeftOut)
 
 
 @pytest.mark.parametrize(
