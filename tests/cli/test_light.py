@@ -48,6 +48,7 @@ MISTAKES = {
     ("rm", "data.rejected_key=chosen"): "data.chosen_key and data.rejected_key are both chosen",
     ("generate", "rollout.n=5"): "use data.n_samples",
     ("eval", "--fail-under=half"): "--fail-under half: must be a number",
+    ("eval", "--fail-under"): "--fail-under: must be a number",
     ("ppo", "actor_rollout_ref.actor.strategy=megatron"): "not available yet: ",
     ("ppo", "algorithm.adv_estimator=gro"): "algorithm.adv_estimator=gro",
     ("ppo", "data.train_batch_size=10 actor_rollout_ref.actor.ppo_mini_batch_size=3"): (

@@ -29,6 +29,8 @@ def test_sources_are_found_by_name_and_by_family():
     for source, name in (families | {"reasoning_gym/chain_sum": "reasoning_gym"}).items():
         assert scorer_for(source).name == name
     assert len(set(SOURCES)) == len(SOURCES)
+    in_processes = {scorer.name for scorer in SCORERS if scorer.runs == "process"}
+    assert in_processes == {"math", "math_dapo", "prime_math", "geo3k", "reasoning_gym"}
 
 
 @pytest.mark.parametrize("scorer", SCORERS, ids=lambda scorer: scorer.name)

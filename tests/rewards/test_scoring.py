@@ -93,7 +93,7 @@ def test_extra_info_is_assembled():
     assert bare == ScoreRequest("s", "x", None, {"prompt": None})
 
 
-def test_built_in_scorers_need_no_process(scoring):
+def test_built_in_scorers_run_here_or_in_the_pool_as_their_line_says(scoring):
     one = scoring()
     one.validate()
     result = asyncio.run(one.score(ROW, output(), "#### 7"))
@@ -101,7 +101,9 @@ def test_built_in_scorers_need_no_process(scoring):
     row = {**ROW, "data_source": "burnish/arithmetic", "reward_model": {"ground_truth": "x"}}
     result = asyncio.run(one.score(row, output(), "answer: 7"))
     assert result.score is None and "arithmetic needs an integer" in result.error
-    assert one.pool.batch is None, "nothing was loaded"
+    assert one.pool.batch is None, "no process has started"
+    row = {**ROW, "data_source": "math", "reward_model": {"ground_truth": "0.5"}}
+    assert asyncio.run(one.score(row, output(), r"\boxed{\frac12}")).score == 1.0 and one.pool.batch is not None
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,8 @@ def test_a_reward_that_the_agent_loop_gave_is_taken(scoring):
     assert asyncio.run(one.score(ROW, output(reward_score=0.25), "")).score == 0.25
     turns = asyncio.run(one.score(ROW, output(turn_rewards=[0.5, 1.0]), ""))
     assert (turns.score, turns.turn_rewards, turns.data_source) == (1.5, (0.5, 1.0), "gsm8k")
+    both = asyncio.run(one.score(ROW, output(turn_rewards=[0.5, 1.0], reward_score=3.0), ""))
+    assert (both.score, both.turn_rewards) == (4.5, (0.5, 4.0))
 
 
 def test_validate_tries_the_function_and_leaves_no_process(scoring):
