@@ -15,18 +15,14 @@ MAX_COUNTS = 2  # numbers of parts tried below that of the best fit
 
 
 def workload(length: int) -> int:
-    """Relative cost of one sequence: linear layers, plus attention that grows with the square.
-
-    The constant is six times the hidden size of a 7B model; the balance hardly depends on it.
-    """
+    """Relative cost of one sequence: linear layers, plus attention that grows with the square. The constant is six
+    times the hidden size of a 7B model; the balance hardly depends on it."""
     return 24576 * length + length * length
 
 
 def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices in as few parts of at most `budget` tokens as are found, even in workload, the heaviest first.
-
-    The heaviest comes first so that memory peaks at once: a run that does not fit fails at its first pass.
-    """
+    """Indices in as few parts of at most `budget` tokens as are found, even in workload. With the heaviest first memory
+    peaks at once: a run that does not fit fails at its first pass."""
     if budget < 1:
         raise ValueError(f"a budget of {budget} tokens holds no sequence")
     costs = [workload(length) for length in lengths]
@@ -38,10 +34,8 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def balanced_partitions(weights: Sequence[int], k: int) -> list[list[int]]:
-    """The indices of `weights` in k non-empty parts whose sums are as equal as can be found quickly.
-
-    Parts and their members are in ascending order.
-    """
+    """The indices of `weights` in k non-empty parts whose sums are as equal as can be found quickly. Parts and their
+    members are in ascending order."""
     if k < 1 or len(weights) < k:
         raise ValueError(f"{len(weights)} sequences cannot be split into {k} parts")
     parts: list[list[int]] = [[] for _ in range(k)]
@@ -56,11 +50,9 @@ def balanced_partitions(weights: Sequence[int], k: int) -> list[list[int]]:
 
 
 def best_fit(tokens: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices in parts of at most `budget`: longest first, each into the fullest part that has room for it.
-
-    Every part but the last is filled to more than m / (m + 1) where no sequence exceeds budget / m: the sequence that
-    opened the last part fits into no other, and those in them are no shorter.
-    """
+    """Indices in parts of at most `budget`: longest first, each into the fullest part that has room for it. Every part
+    but the last is filled to more than m / (m + 1) where no sequence exceeds budget / m: the sequence that opened the
+    last part fits into no other, and those in them are no shorter."""
     parts: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # (free tokens, part), ascending
     for i in _falling(tokens):
@@ -98,10 +90,8 @@ def _falling(weights: Sequence[int]) -> list[int]:
 
 
 class _Trades:
-    """Trades between the heaviest or lightest of `parts` and the others. `make` changes the parts.
-
-    `budget` bounds the sum of `tokens` in each part.
-    """
+    """Trades between the heaviest or lightest of `parts` and the others. `make` changes the parts. `budget` bounds the
+    sum of `tokens` in each part."""
 
     def __init__(
         self,

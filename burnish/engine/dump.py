@@ -88,10 +88,8 @@ class BadSteps:
     def write(
         self, update: Update, batch: DataProto, trainable: "Trainable", tokenizer: "PreTrainedTokenizerBase"
     ) -> None:
-        """Dump an update that was not applied. If that fails, the run continues and a warning says why.
-
-        The processes of a mesh call it together, and the first of them writes.
-        """
+        """Dump an update that was not applied. If that fails, the run continues and a warning says why. The processes
+        of a mesh call it together, and the first of them writes."""
         final, mesh = dump_folder(self.run_folder, update.step, update.role, update.number), trainable.mesh
         there = [path for path in final.parent.glob("step_*") if path != final]
         wanted = len(there) < KEPT

@@ -40,10 +40,8 @@ class Mesh:
         even: bool = True,
         timeout_s: float | None = None,
     ) -> "Mesh | None":
-        """The mesh of this process's group; None where it is alone. All processes of the group call it together.
-
-        A collective that somebody does not join fails after `timeout_s`; None: after as long as torch waits.
-        """
+        """The mesh of this process's group; None where it is alone. All processes of the group call it together. A
+        collective that somebody does not join fails after `timeout_s`; None: after as long as torch waits."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return None
         everyone = dist.group.WORLD

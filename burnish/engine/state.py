@@ -186,9 +186,7 @@ def _save_pretrained(module: "PreTrainedModel", weights: dict[str, Tensor] | Non
 
 def load(trainable: "Trainable", folder: Path, contents: Sequence[str] = PARTS) -> None:
     """Read the parts `contents` back, weights always; nothing changes unless all of it fits. Warns of what is left out.
-
-    All processes of a mesh check first, and none changes anything where it failed in one.
-    """
+    All processes of a mesh check first, and none changes anything where it failed in one."""
     found = _agreed(trainable.mesh, lambda: _check(trainable, folder, contents))
     _agreed(trainable.mesh, lambda: _restore(trainable, found))
     for part, what in RESTARTED.items():
