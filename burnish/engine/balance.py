@@ -34,8 +34,7 @@ def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def balanced_partitions(weights: Sequence[int], k: int) -> list[list[int]]:
-    """The indices of `weights` in k non-empty parts whose sums are as equal as can be found quickly. Parts and their
-    members are in ascending order."""
+    """Indices in k non-empty parts of sums as equal as can be found quickly; parts and members in ascending order."""
     if k < 1 or len(weights) < k:
         raise ValueError(f"{len(weights)} sequences cannot be split into {k} parts")
     parts: list[list[int]] = [[] for _ in range(k)]
@@ -79,9 +78,9 @@ def _within(tokens: Sequence[int], costs: Sequence[int], budget: int) -> list[li
             parts = balanced_partitions(weights, count)
             if all(sum(tokens[i] for i in part) <= budget for part in parts):
                 if weights is tokens:
-                    _Trades(costs, parts, tokens=tokens, budget=budget).make()
+                    _Trades(costs, parts, tokens, budget).make()
                 return parts
-    _Trades(costs, packed, tokens=tokens, budget=budget).make()
+    _Trades(costs, packed, tokens, budget).make()
     return packed
 
 
@@ -90,16 +89,11 @@ def _falling(weights: Sequence[int]) -> list[int]:
 
 
 class _Trades:
-    """Trades between the heaviest or lightest of `parts` and the others. `make` changes the parts. `budget` bounds the
-    sum of `tokens` in each part."""
+    """Trades between the heaviest or lightest of `parts` and the others; `budget` bounds the sum of `tokens` in
+    each."""
 
     def __init__(
-        self,
-        weights: Sequence[int],
-        parts: list[list[int]],
-        *,
-        tokens: Sequence[int] | None = None,
-        budget: int | None = None,
+        self, weights: Sequence[int], parts: list[list[int]], tokens: Sequence[int] | None = None, budget: int = 0
     ):
         self.weights, self.parts, self.tokens, self.budget = weights, parts, tokens, budget
         self.sums = [sum(weights[i] for i in part) for part in parts]
@@ -118,8 +112,7 @@ class _Trades:
         """Make the trade that evens out parts a (the heavier) and b most; False where none does."""
         gap = self.sums[a] - self.sums[b]
         best, chosen = gap, None  # what is left of the gap, and the trade
-        gives = self._bundles(a, with_empty=False)
-        takes = self._bundles(b, with_empty=True)
+        gives, takes = self._bundles(a), sorted([*self._bundles(b), (0, ())])  # b may give nothing in return
         self.work += len(gives) + len(takes)
         for weight, give in gives:
             place = bisect.bisect_left(takes, (weight - gap / 2,))
@@ -139,18 +132,16 @@ class _Trades:
         """Whether no part is left empty or over the budget."""
         if not take and len(give) == len(self.parts[a]):
             return False
-        if self.tokens is None or self.budget is None:
+        if self.tokens is None:
             return True
         moved = sum(self.tokens[i] for i in give) - sum(self.tokens[i] for i in take)
         gains, gained = (b, moved) if moved > 0 else (a, -moved)
         return sum(self.tokens[i] for i in self.parts[gains]) + gained <= self.budget
 
-    def _bundles(self, part: int, *, with_empty: bool) -> list[tuple[int, tuple[int, ...]]]:
-        """What a part can trade, by weight: each member, pairs where there are few members, and nothing at all."""
+    def _bundles(self, part: int) -> list[tuple[int, tuple[int, ...]]]:
+        """What a part can trade, by weight: each member, and pairs where there are few members."""
         members = self.parts[part]
         bundles: list[tuple[int, ...]] = [(i,) for i in members]
         if len(members) <= FEW:
             bundles += itertools.combinations(members, 2)
-        if with_empty:
-            bundles.append(())
         return sorted((sum(self.weights[i] for i in bundle), bundle) for bundle in bundles)

@@ -92,8 +92,7 @@ class Forward:
 
     def scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """The reward model's score for each conversation, (B,), from right-padded ids and mask (B, L). A classifier of
-        sequences reads at the last token that is not its padding token; one that has no such token, and a classifier of
-        tokens, at the last of all."""
+        sequences reads at the last token that is not its padding token, any other at the last of all."""
         return run(self.module, self._scores, input_ids, attention_mask)
 
     def _scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

@@ -4,8 +4,7 @@
                         copies as that leaves (hybrid sharding where it is more than one)
     data × ulysses      for rows: `ulysses` neighbours work on the same sequences, each on a slice of every one
 
-None stands for a model in one process. Models that are laid out alike share their mesh: each group of processes costs a
-GPU some hundred MB as soon as it is used.
+None: a model in one process. Models laid out alike share a mesh: each used group costs a GPU some hundred MB.
 """
 
 from dataclasses import dataclass

@@ -25,8 +25,7 @@ AHEAD = 4  # storages brought back before the backward pass asks for them
 
 
 def moves_state(fsdp: "FSDPConfig | None", *, is_sharded: bool) -> bool:
-    """Whether masters and moments wait on the host (`optimizer_offload`). With FSDP2's own offload they are there
-    anyway, and the optimiser steps there."""
+    """Whether masters and moments wait on the host (`optimizer_offload`). With FSDP2's own offload they stay there."""
     return fsdp is not None and fsdp.optimizer_offload and not (is_sharded and fsdp.offload_policy)
 
 
@@ -48,8 +47,7 @@ def activation_offload(module: nn.Module, device: torch.device) -> Iterator[None
 class SideStream:
     """Copies on a separate stream. Each comes with a mark that `wait` takes before the result is used; it holds the
     computing stream, never the host. Memory on the device always belongs to the computing stream, which waits for a
-    copy before that memory is freed; so freed memory can be used again at once, and the peak does not depend on how far
-    the host runs ahead."""
+    copy before that memory is freed, so the peak does not depend on how far the host runs ahead."""
 
     def __init__(self, device: torch.device):
         self.device, self.side = device, torch.cuda.Stream(device)
@@ -170,8 +168,7 @@ class Activations:
 class HostState:
     """Tensors that are in host memory, except between `to_device` and `to_host`. `tensors` is called each time, for
     moments are created by the first step. Each tensor stays the object that it is: its `data` is exchanged, and a
-    checkpoint reads and writes it on the host. Single numbers, such as a count of steps, stay where the optimiser keeps
-    them."""
+    checkpoint reads and writes it on the host. Single numbers (step counts) stay where they are."""
 
     def __init__(self, tensors: Callable[[], Iterable[Tensor]], device: torch.device):
         self.tensors, self.device = tensors, device
@@ -197,8 +194,7 @@ class HostModule:
     """A module whose weights are in host memory, and on its device inside `with host_module.on_device():`. Parameters
     and buffers stay the objects that they are; only the memory behind them is exchanged, so references and views are
     valid again when it is back. Weights that can be trained are copied back after each use, frozen ones are not.
-    Outside the `with` they must not be read. With `parks` false they stay on their device (`fsdp_config.param_offload`
-    of a role)."""
+    Outside the `with` they must not be read. With `parks` false (`param_offload` of a role) they stay."""
 
     def __init__(self, module: nn.Module, *, parks: bool = True):
         self.module, self.parks = module, parks

@@ -136,8 +136,7 @@ def whole_buckets(
     size: int = BUCKET_BYTES,
 ) -> Iterator[dict[str, Tensor]]:
     """Whole tensors from the slices (of float32 or another type) that processes hold, about `size` bytes at a time. All
-    processes go through it together; without a mesh, slices are whole. `dtype` is the type that they are rounded to
-    before they travel."""
+    processes go through it together; without a mesh, slices are whole. They travel as `dtype`."""
     bucket: list[str] = []
     filled = 0
     for name in tensors:

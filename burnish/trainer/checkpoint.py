@@ -93,8 +93,8 @@ class CheckpointStore:
         self._writer.start(lambda: self._save(step, write), f"writing checkpoint {self.folder(step)}")
 
     def finished(self, *, wait: bool) -> Path | None:
-        """The checkpoint that was completed since the last call, if any; raises why it could not be. With `wait` one on
-        its way is waited for, up to a deadline."""
+        """The checkpoint completed since the last call, if any; raises why it could not be. With `wait` up to a
+        deadline."""
         return self._writer.outcome(wait=wait)
 
     def folder(self, step: int) -> Path:
@@ -251,9 +251,6 @@ def disk_errors(target: Path) -> Iterator[None]:
             f"cannot write checkpoint {target}: {reason}. The previous checkpoint is untouched; free "
             f"space or set trainer.default_local_dir to a folder that can be written, then run the same command again"
         ) from error
-
-
-# The state of the controller
 
 
 def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:

@@ -25,14 +25,12 @@ GAP = "rollout_corr/k3_kl"  # mean over tokens of the k3 estimate of the KL
 SWITCH = "algorithm.rollout_correction.mode"
 COLUMNS = {"log_prob": "old_log_probs", "entropy": "entropys"}  # outputs of the log-prob pass that have their own name
 
-
 log = logging.getLogger(__name__)
 
 
 def reward_tokens(batch: DataProto, model: Any, update: str, step: int) -> tuple[DataProto, dict[str, list[float]]]:
-    """The batch with the rewards per token, `process_rewards` (B, R), of a model that is trained along with the policy,
-    and the metrics of its own update. It learns from the `outcomes` (B,) of the same batch, `before` it rewards it or
-    `after`."""
+    """The batch with the rewards per token, `process_rewards` (B, R), of a model that is trained along, and the metrics
+    of its update. It learns from the batch's `outcomes` (B,) `before` it rewards it or `after`."""
     batch = batch.union(model.compute_start_log_prob(batch))
     if update == "before":
         updates = model.update_process_reward(batch, step)

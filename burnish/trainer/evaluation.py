@@ -72,9 +72,6 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     return judge(evaluation, fail_under)
 
 
-# Rows
-
-
 def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explicit: frozenset[str]) -> list[RowRequest]:
     """One request per response, in the order of the file. DataError: a row that cannot be scored, with its reason."""
     names = columns(rows)
@@ -191,9 +188,6 @@ def trajectory_facts(row: Row, key: str, count: int) -> list[dict[str, Any]]:
         {"num_turns": turns, "num_tool_calls": calls, "truncated": None if reason is None else reason == "length"}
         for turns, calls, reason in columns
     ]
-
-
-# Scores
 
 
 def score(asked: Sequence[RowRequest], scoring: Scoring, config: RewardConfig) -> list[ScoreResult]:

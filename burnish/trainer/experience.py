@@ -51,11 +51,8 @@ class Round:
 
 
 class Experience:
-    """The prompt stream and what turns it into batches.
-
-    end            prompts to draw in all; None: endless
-    scores_apart   the reward model has its own devices: passes of other models over a step need not wait for it
-    """
+    """The prompt stream and what turns it into batches. `end`: prompts to draw in all (None: endless). `scores_apart`:
+    the reward model has its own devices, so passes of other models over a step need not wait for it."""
 
     def __init__(
         self,
@@ -93,8 +90,7 @@ class Experience:
     def draw(
         self, step: int, metrics: dict[str, float], begin_passes: BeginPasses = Passes
     ) -> tuple[DataProto, Passes]:
-        """The batch of training step `step`: at most train_batch_size groups of n samples, scored; and the passes of
-        models over it, begun."""
+        """At most train_batch_size groups of n samples, scored, and the passes of models over them, begun."""
         with timed(metrics, "update_weights"):
             self.policy.update_weights(step - 1)
         drawn, position, passes = self.drawn, self.position, None

@@ -74,8 +74,7 @@ def close_within(seconds: float, group: Any) -> None:
 
 
 class RemoteRollouts:
-    """The policy as experience asks it, where agent loops run in separate processes over the policy's engines: up to
-    `staleness` rounds ahead."""
+    """The policy, where agent loops run in processes of their own over its engines, up to `staleness` rounds ahead."""
 
     def __init__(self, policy: WorkerGroup, agents: WorkerGroup, staleness: int = 0):
         self.policy, self.agents = policy, agents

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
-    """One plain dictionary per trajectory: texts, score, and token by token the policy's mask, log-probs, advantage and
-    version, the latter where generation runs ahead."""
+    """One plain dictionary per trajectory: texts, score, and by token the policy's mask, log-probs, advantage and
+    version."""
     columns, others = batch.batch, batch.non_tensor_batch
     prompts, responses, mask = (columns[name].numpy() for name in ("prompts", "responses", "response_mask"))
     prompts_there, responses_there = np.split(columns["attention_mask"].bool().numpy(), [prompts.shape[1]], axis=1)

@@ -144,12 +144,9 @@ def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, 
             raise ConfigError(
                 f"model.external_lib={model.external_lib}: {name} could not be imported ({error})"
             ) from error
-    facts = {
-        name: read(config, name)
-        for name, known in keys_of(GenerationConfig).items()
-        if name not in NEUTRAL and not known.about.inert
-    }
-    return facts | {
+    known = keys_of(GenerationConfig)
+    decide = [name for name in known if name not in NEUTRAL and not known[name].about.inert]
+    return {name: read(config, name) for name in decide} | {
         "data.path": _digest([locate(config.data.path)]),
         "model.path": _model_digest(model.path, weights=True),
         "model.tokenizer_path": model.tokenizer_path and _model_digest(model.tokenizer_path, weights=False),
@@ -164,12 +161,10 @@ def whose(theirs: Any, ours: Mapping[str, Any]) -> str:
         return "was not written by burnish generate"
     changes = []
     for name in dict.fromkeys((*ours, *theirs)):
-        before, now = theirs.get(name), ours.get(name)
-        if before != now:
-            is_digest = any(isinstance(value, str) and value.startswith(DIGEST) for value in (before, now))
-            changes.append(
-                f"{name} had other contents" if is_digest else f"{name} was {show(before)} and is {show(now)}"
-            )
+        if (before := theirs.get(name)) != (now := ours.get(name)):
+            is_digest = any(str(value).startswith(DIGEST) for value in (before, now))
+            what = "had other contents" if is_digest else f"was {show(before)} and is {show(now)}"
+            changes.append(f"{name} {what}")
     return f"was made by another command ({', '.join(changes)})"
 
 
@@ -205,11 +200,8 @@ def _code(modules: Iterable[str]) -> list[Path]:
 
 
 class GenerationOutput:
-    """The output file of one job, and the lock on it. Unless `is_complete`, `begin` comes before anything is written.
-
-    facts      what decides the result (`job_facts`)
-    overwrite  whether a file that is there, and what another job left of one, may go; else entering raises
-    """
+    """The output file of the job with these `facts`, and the lock on it. Unless `is_complete`, `begin` comes first.
+    With `overwrite` a file that is there, and what another job left of one, may go; else entering raises."""
 
     def __init__(self, path: str | Path, facts: Mapping[str, Any], *, overwrite: bool = False):
         self.path = Path(path)

@@ -90,8 +90,8 @@ class Restarts:
         log.warning("%s", next_step)
 
     def on_hang(self, trainer: "PPOTrainer", why: str) -> tuple[str, Callable[[], None]]:
-        """For the watchdog's thread (`Watchdog.on_hang`): what happens now, and the function that does it. A run that
-        hangs while it is being closed is not restarted."""
+        """For the watchdog's thread (`Watchdog.on_hang`): what happens now, and the function that does it. A run being
+        closed stays ended."""
         next_step = f"This process is ended (exit code {EXIT_CODE})"
         if trainer.ending:
             next_step = f"The run had ended before that ({trainer.ending}). {next_step}"

@@ -73,9 +73,10 @@ def test_a_longer_run_resumes_where_the_shorter_one_ended(train):
     [
         ([*GRPO, "data.train_batch_size=2"], r"saved with data\.train_batch_size=4, and this run has 2"),
         ([*GRPO, "data.seed=9"], r"saved with data\.seed=1, and this run has 9.*default_local_dir=.*path=run/gl"),
+        ([*GRPO, "data.augment.enable=true"], r"saved with data\.augment\.enable=None, and this run has True"),
         (PPO, "has no critic.*default_local_dir=.* actor_rollout_ref.model.path="),
     ],
-    ids=["other batches", "another order", "no critic"],
+    ids=["other batches", "another order", "augmentation", "no critic"],
 )
 def test_resuming_as_another_run_is_refused(train, begun, keys, said):
     begun(*GRPO, *ONE)
