@@ -294,9 +294,6 @@ def test_a_second_use_is_an_error_after_which_weights_leave_too(spare_cpu):
         assert module.first.tolist() == [[9.0] * 3]
 
 
-# On a GPU
-
-
 @pytest.fixture(scope="module")
 def large_folder(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("offload") / "model", hidden_size=512, heads=8, layers=24)

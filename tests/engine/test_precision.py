@@ -46,9 +46,6 @@ def assert_weights_are_rounded_masters(trainable):
         assert torch.equal(parameter, master.to(parameter.dtype)), name
 
 
-# Masters
-
-
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_weights_are_the_rounding_of_masters_at_all_times(make_trainable, batch, tmp_path, dtype):
     trainable, other = make_trainable(dtype, lr=1e-4), make_trainable(dtype)
@@ -106,9 +103,6 @@ def test_gradients_of_micro_batches_are_added_up_in_float32(make_trainable, batc
     assert all(wide.masters[name] is parameter for name, parameter in wide.module.named_parameters()), "their own"
 
 
-# The memory that the rollout engine reads
-
-
 ASKED = [5, 6, 7, 8]
 
 
@@ -127,9 +121,7 @@ def generated(engine):
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)], ids=str)
-def test_the_engine_generates_from_the_memory_that_updates_write(
-    make_trainable, model_folder, batch, tmp_path, dtype, tolerance, fused
-):
+def test_the_engine_reads_what_updates_write(make_trainable, model_folder, batch, tmp_path, dtype, tolerance, fused):
     trainable = make_trainable(dtype)
     trainable.save(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
@@ -147,9 +139,6 @@ def test_the_engine_generates_from_the_memory_that_updates_write(
     torch.testing.assert_close(generated(engine)[0], first[0], atol=1e-6, rtol=0)
     step(trainable, batch)
     assert places(trainable.module) == where
-
-
-# Any cut of a batch
 
 
 @cache
@@ -199,9 +188,7 @@ def passed(policy, critic, batch, micro):
     return found
 
 
-CUTS = st.one_of(
-    st.builds(MicroBatch, max_sequences=st.integers(1, 8)), st.builds(MicroBatch, max_tokens=st.integers(1, 90))
-)
+CUTS = st.builds(MicroBatch, max_sequences=st.integers(1, 8)) | st.builds(MicroBatch, max_tokens=st.integers(1, 90))
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

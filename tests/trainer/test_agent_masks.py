@@ -73,9 +73,6 @@ def placed(batch):
     return found
 
 
-# --- rewards ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rewards", "manager", "first", "second"),
     [
@@ -115,9 +112,6 @@ def test_rewards_of_turns_are_discounted_back_over_the_policys_tokens_alone(begi
     for i in reversed(range(len(rewards))):
         expected = rewards[i] + 0.5 * expected
         assert sampled[i] == pytest.approx(expected, abs=1e-6)
-
-
-# --- masks ------------------------------------------------------------------------------------------------------------
 
 
 def one_step(trainer, spoil):

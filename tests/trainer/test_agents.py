@@ -40,16 +40,11 @@ def spoken(row):
     """(what the policy wrote, what it was told) of a written row."""
     tokenizer = byte_tokenizer()
     ids = tokenizer(row["response"], add_special_tokens=False)["input_ids"]
-    assert len(ids) == len(row["response_mask"])
-    return tuple(
-        tokenizer.decode([i for i, m in zip(ids, row["response_mask"], strict=True) if m == kind]) for kind in (1, 0)
-    )
+    pairs = list(zip(ids, row["response_mask"], strict=True))
+    return tuple(tokenizer.decode([i for i, m in pairs if m == kind]) for kind in (1, 0))
 
 
 QUESTIONS = [question(f"Who wrote Faust? {i}") for i in range(8)]
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_search_agent_trains_against_a_real_server(agents, library, metrics_of):
@@ -148,9 +143,6 @@ def test_a_real_policy_without_any_action_trains_on(agents, library, metrics_of)
     assert "actor/entropy" in last and last["rollout_corr/kl"] == pytest.approx(0, abs=1e-3), "log-probs are aligned"
 
 
-# --- going on ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_interrupted_run_resumes_identically(agents, library, metrics_of, monkeypatch):
     def write(asked):
         return searches(asked) if asked.sample < 2 else None  # those are sampled
@@ -168,9 +160,6 @@ def test_an_interrupted_run_resumes_identically(agents, library, metrics_of, mon
     assert whole == resumed
     assert same_weights(2, "run", "again")
     assert whole[1]["actor/grad_norm"] > 0
-
-
-# --- failures ---------------------------------------------------------------------------------------------------------
 
 
 def breaks(where):

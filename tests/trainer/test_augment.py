@@ -116,9 +116,6 @@ def test_agent_loops_propose_and_what_could_not_run_is_refused(train, metrics_of
     assert [row["weight"] for row in waiting] == [0.5] * 4, "numbers of numpy are numbers"
 
 
-# --- from results to the column, without a run ---
-
-
 class Words:
     def decode(self, ids, **options):
         return ",".join(str(int(i)) for i in ids)

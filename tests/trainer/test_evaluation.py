@@ -106,9 +106,6 @@ def echoed(*results: list, source: str = "mine") -> list[dict]:
     ]
 
 
-# The same figures as validation in training
-
-
 def test_the_same_as_a_validation_of_the_same_answers(figures, own, capsys):
     """To the last digit, also with scores that float32 does not hold."""
     key = own(
@@ -142,9 +139,6 @@ def test_the_same_as_a_validation_of_the_same_answers(figures, own, capsys):
     statistics = told["data_sources"]["burnish/arithmetic"]["statistics"]
     named = {f"val-aux/burnish/arithmetic/{v}/{s}": value for v, of in statistics.items() for s, value in of.items()}
     assert {name: value for name, value in line.items() if name.startswith("val-aux/")}.items() <= named.items()
-
-
-# What is told
 
 
 def test_tables_and_json(figures, run):
@@ -276,9 +270,6 @@ def test_metrics_that_are_not_finite_are_null_and_reported(run, own):
     assert code == 1, "a mean that is not a number is not above the threshold"
 
 
-# --fail-under
-
-
 @pytest.mark.parametrize(
     ("words", "code"), [([], 0), (["--fail-under", "0.25"], 0), (["--fail-under=0.26"], 1), (["--fail-under", "-1"], 0)]
 )
@@ -313,8 +304,6 @@ def test_a_threshold_is_a_number(refuses, text):
     message = refuses("data.path=no.parquet", "--fail-under", text)
     assert f"--fail-under {text}".rstrip() + ": must be a number, for example --fail-under 0.5" in message
 
-
-# What is refused, before anything is scored
 
 GOOD = sums([0], [0], [0])
 BAD_ROWS = {
@@ -409,9 +398,6 @@ def test_plan_and_unknown_keys(refuses):
     assert "unknown key 'data.responses_key'; did you mean 'data.response_key'?" in refuses("data.responses_key=x")
 
 
-# Reward functions that fail
-
-
 def test_a_function_that_always_fails(run, own):
     """The run stops at the first failure too many, long before all are tried."""
     path = write_lines(sums(*[[0] * 4] * 10))
@@ -446,9 +432,6 @@ def test_a_response_that_cannot_be_scored_is_left_out_and_reported(run, own):
     assert json.loads(Path("out.eval.json").read_text())["data_sources"]["unknown"]["mean"] == pytest.approx(1 / 3)
 
 
-# Other ways to be scored
-
-
 @pytest.mark.parametrize("form", ["def", "async def"])
 def test_a_function_that_takes_lists(figures, own, monkeypatch, form):
     monkeypatch.setattr("burnish.trainer.evaluation.BATCH", 4)
@@ -476,9 +459,6 @@ def test_rows_of_style_both_are_scored_by_their_rule(run):
     code, out, err = run(write_lines(rows))
     assert code == 0 and "mean acc 0.5000" in out
     assert "rows of reward_model.style both are scored by their rule alone" in err
-
-
-# The command
 
 
 def test_it_runs_as_a_module_without_torch(place):

@@ -40,13 +40,8 @@ def greedy_scores(trainer, uids):
     return scores
 
 
-# The greedy baseline
-
-
 @pytest.mark.parametrize("penalty", [[], OVERLONG], ids=["plain", "overlong"])
-def test_a_baseline_is_the_score_of_the_greedy_answer_with_the_penalty_that_its_samples_have(
-    build_trainer, reward, penalty
-):
+def test_a_baseline_is_the_score_of_the_greedy_answer_less_the_same_penalty(build_trainer, reward, penalty):
     reward(FINE)
     trainer, metrics = build_trainer(*REMAX, *penalty, "actor_rollout_ref.rollout.n=2"), {}
     batch = trainer.experience.draw(1, metrics)[0]
@@ -108,15 +103,11 @@ def test_greedy_answers_propose_no_prompts(train, reward, metrics_of):
     assert (line["augment/added"], line["augment/duplicates"]) == (4, 0)
 
 
-# What could not be scored, with a greedy row beside the samples
-
-
 def scored(results, n, **options):
     """`results`: a score or None (it failed) for each row; every group has n samples and then its greedy row."""
     group = n + 1
-    trajectories = [
-        Trajectory({"data_source": "toy"}, AgentLoopOutput([7], [1, 2], [1, 1], [-0.5, -0.5]), "text") for _ in results
-    ]
+    output = AgentLoopOutput([7], [1, 2], [1, 1], [-0.5, -0.5])
+    trajectories = [Trajectory({"data_source": "toy"}, output, "text") for _ in results]
     stream = {
         "uid": [i // group for i in range(len(results))],
         "sample": [i % group for i in range(len(results))],
@@ -128,10 +119,8 @@ def scored(results, n, **options):
     batch.non_tensor_batch["score_result"][:] = found
     metrics, needs_groups = {}, options.pop("needs_groups", False)
     config = RewardConfig(max_failure_ratio=1.0, **options)
-    batch = score(
-        batch, NaiveRewardManager(None, 0, lambda solution_str: 0), config, metrics, needs_groups=needs_groups
-    )
-    batch = fold_baselines(batch)
+    manager = NaiveRewardManager(None, 0, lambda solution_str: 0)
+    batch = fold_baselines(score(batch, manager, config, metrics, needs_groups=needs_groups))
     kept = list(zip(*(batch.non_tensor_batch[name].tolist() for name in ("uid", "sample")), strict=True))
     counts = [metrics[f"failures/{name}"] for name in ("reward", "dropped_samples", "dropped_groups")]
     return kept, batch.batch["reward_baselines"].tolist(), counts
@@ -157,9 +146,6 @@ def test_failures_with_a_greedy_row(results, n, options, kept, baselines, counts
 def test_no_baseline_at_all_ends_the_run():
     with pytest.raises(RewardError, match="(?s)none of the 4 samples .* no group is left with a greedy answer.*boom"):
         scored([1, None, 3, None], n=1)
-
-
-# Reward managers of one's own
 
 
 def managed(answer):
@@ -222,9 +208,6 @@ def test_what_a_manager_returns_is_plain_for_all_who_read_it(given):
 def test_an_answer_that_is_none_is_named_with_what_is_needed(answer, said):
     with pytest.raises(RewardError, match=said):
         managed(answer)
-
-
-# The overlong penalty
 
 
 def test_the_penalty_is_part_of_the_score_in_training_only(train, reward, metrics_of):

@@ -138,10 +138,8 @@ def test_a_critic_with_an_adapter_saves_its_head_with_it(train):
 
 def test_a_process_reward_model_with_an_adapter_starts_at_its_base(build_trainer, reward, tiny_model):
     reward("return float(len(set(solution_str)) % 2)")
-    prime = ["algorithm.adv_estimator=prime", "actor_rollout_ref.rollout.n=2", "process_reward.model.lora_rank=4"]
-    trainer = build_trainer(
-        *prime, "process_reward.optim.lr=1e-2", "data.val_files=null", "trainer.total_training_steps=2"
-    )
+    prime = ["algorithm.adv_estimator=prime", "process_reward.model.lora_rank=4", "process_reward.optim.lr=1e-2"]
+    trainer = build_trainer(*prime, *GRPO[1:], "trainer.total_training_steps=2")
     worker = trainer.process_reward.worker
     started = []
     compute = worker.compute_start_log_prob
@@ -200,9 +198,8 @@ def test_a_reward_model_with_an_adapter_scores_a_run(train, job, tiny_model, tmp
     assert sum(margins) / 4 == pytest.approx(last["val/margin"], abs=1e-4)
     with pytest.raises(ModelError, match=r"the adapter of a reward model, .*reward_model\.model\.lora_adapter_path"):
         export(ExportRequest("rm/global_step_10", tmp_path / "merged"), lambda line: None)
-    write_parquet(
-        [row | {"reward_model": {"style": "model"}} for row in arithmetic.rows("train", 4, seed=0)], "train.parquet"
-    )
+    rows = [row | {"reward_model": {"style": "model"}} for row in arithmetic.rows("train", 4, seed=0)]
+    write_parquet(rows, "train.parquet")
     metrics = train(*GRPO, "reward_model.enable=true", f"reward_model.model.path={base}",
                     "reward_model.model.lora_adapter_path=rm/global_step_10", "trainer.total_training_steps=1",
                     "custom_reward_function.path=null")  # fmt: skip

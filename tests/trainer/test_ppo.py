@@ -161,8 +161,6 @@ def test_what_an_estimator_returns_is_checked(train, tmp_path, monkeypatch, resu
         train(*overrides)
 
 
-# A loss of the user's own
-
 OWN_LOSS = [*GRPO, "data.val_files=null", "trainer.total_training_steps=1",
             "actor_rollout_ref.actor.policy_loss.loss_mode=mine.py:mine"]  # fmt: skip
 PLAIN = "inputs.aggregate(-inputs.advantages * inputs.policy_log_prob)"
@@ -191,8 +189,6 @@ def test_a_loss_of_the_user_reports_what_every_loss_does(train, metrics_of):
     assert line["actor/pg_loss"] == line["actor/loss"] != 0 and math.isfinite(line["actor/ppo_kl"])
 
 
-# PF-PPO
-
 PF_PPO = ["algorithm.adv_estimator=gae", "algorithm.pf_ppo.enable=true", "actor_rollout_ref.rollout.n=2",
           "actor_rollout_ref.actor.ppo_mini_batch_size=1", "data.val_files=null",
           "trainer.total_training_steps=1"]  # fmt: skip
@@ -216,9 +212,6 @@ def test_a_step_draws_the_same_rows_again_and_another_step_others(build_trainer)
     assert np.array_equal(one.batch["responses"], again.batch["responses"]) and (scores[0] > 0).all()
     assert not np.array_equal(one.batch["responses"], other.batch["responses"])
     assert len(one) == len(batch) and 0 < metrics["pf_ppo/distinct_ratio"] < 1
-
-
-# Garbage collection
 
 
 class Node:

@@ -100,8 +100,6 @@ def test_the_plan_of_several_processes(planned, tiny_model):
     assert "memory: rollout replica" in plan and "; 1/2 of them" in plan and "in each process" in plan
 
 
-# --- several processes ---
-
 CLUSTER = ["trainer.n_gpus_per_node=2", "algorithm.adv_estimator=gae"]
 
 

@@ -75,9 +75,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(run, monkeypatch, command):
         run(other)
     state = folder / "global_step_1" / "trainer.json"
     state.write_text("[]".ljust(state.stat().st_size))
-    with pytest.raises(
-        CheckpointError, match=rf"global_step_1 is not a checkpoint of `burnish {command}`: .* trainer.json"
-    ):
+    with pytest.raises(CheckpointError, match=rf"step_1 is not a checkpoint of `burnish {command}`: .* trainer.json"):
         run(command, "trainer.resume_mode=resume_path", f"trainer.resume_from_path={folder / 'global_step_1'}")
 
 

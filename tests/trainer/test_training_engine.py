@@ -49,9 +49,6 @@ def is_timed(folder):
     return ["timing_s/old_log_prob" in line for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
 
 
-# Old log-probs that nobody reads
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_update_that_computes_old_log_probs_itself_is_the_one_that_is_given_them(build_trainer, loss):
     """Over two steps of a run, a second actor from the same start is given them and takes the same updates."""
@@ -146,8 +143,6 @@ def test_a_gap_that_the_update_measured_is_warned_of(ran, caplog):
     assert is_timed("run0") == [False, False] and "rollout and training disagree by" in caplog.text
 
 
-# Rows whose advantages are all 0, which are not computed where nothing could come of them
-
 BY_ROW = [*GRPO, f"{ACTOR}.ppo_micro_batch_size_per_gpu=1", "data.val_files=null"]
 SKIPPING = [name for name in losses.TABLE.entries if losses.needs_of(name).skips_zero_advantage]
 
@@ -229,8 +224,6 @@ def test_a_custom_loss_skips_only_where_it_declares_it(build_trainer, tmp_path):
     assert not trainer.policy.worker.skips_zero_advantage
 
 
-# Packed lines, padded rows, and any cut
-
 PLAIN = [
     f"{model}.{key}=False" for model in ("actor_rollout_ref.model", "critic.model")
     for key in ("use_remove_padding", "use_fused_kernels")
@@ -263,9 +256,6 @@ def test_the_keys_choose_the_way_through_actor_critic_and_reference(build_traine
         policy, critic = trainer.policy.worker, trainer.critic.worker
         for forward in (policy.actor.forward, policy.reference, critic.critic.forward):
             assert type(forward.backbone) is kind and forward.fuses_head == (not more)
-
-
-# Precision
 
 
 @pytest.mark.slow

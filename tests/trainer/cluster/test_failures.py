@@ -167,8 +167,6 @@ def workers_in(folder):
     return found
 
 
-# --- the controller ---------------------------------------------------------------------------------------------------
-
 MARK = "BURNISH_TEST_RUN"  # a variable that all processes of a run inherit
 
 

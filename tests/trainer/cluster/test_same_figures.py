@@ -66,9 +66,6 @@ def same(run):
     return check
 
 
-# --- the core ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.ray
 def test_grpo_on_two(same):
     same([2], *GRPO, *UNEVEN, "data.val_files=test.parquet", "trainer.test_freq=2")
@@ -87,14 +84,11 @@ def test_generation_that_runs_ahead(run):
     run(2, *GRPO, *ahead, "data.val_files=null", "trainer.total_epochs=2", "trainer.default_local_dir=run")
     lines = lines_of("run")
     for step, line in enumerate(lines):
-        assert [(row["uid"], row["sample"]) for row in rollouts(step + 1)] == [
-            (4 * step + i // 3, i % 3) for i in range(12)
-        ]
+        seen = [(row["uid"], row["sample"]) for row in rollouts(step + 1)]
+        assert seen == [(4 * step + i // 3, i % 3) for i in range(12)]
         assert line["training/off_policy/age_max"] <= 2 and abs(line.get("training/off_policy/kl_0", 0.0)) < 1e-6
     assert len(lines) == 6 and max(line["training/off_policy/age_max"] for line in lines) > 0
 
-
-# --- the matrix -------------------------------------------------------------------------------------------------------
 
 CASES = {
     "grpo": ([1, 4], [*GRPO, "trainer.total_epochs=2"], []),
