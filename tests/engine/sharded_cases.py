@@ -241,13 +241,10 @@ def damage_cases(folder, trainable, mesh, seen):
         seen[f"damage/{name}"] = message(lambda: trainable.load(folder / "damaged"))
     there = folder / ("two/plain" if mesh.rank != 2 else "nowhere")
     seen["one sees it"] = message(lambda: trainable.load(there))
-    with mock.patch.object(state, "_read_random_state", broken) if mesh.rank == 3 else nullcontext():
+    broken = mock.patch.object(state, "_read_random_state", side_effect=MemoryError("no more of it"))
+    with broken if mesh.rank == 3 else nullcontext():
         seen["one breaks"] = message(lambda: trainable.load(folder / "two" / "plain"))
     seen["unchanged"] = same(before, state_of(trainable)) and noise.equal(torch.get_rng_state())
-
-
-def broken(*_arguments):
-    raise MemoryError("no more of it")
 
 
 def message(work):

@@ -33,12 +33,6 @@ def make_trainable(model_folder):
     return make
 
 
-def step_down(trainable):
-    """One step on a gradient of 1 everywhere: Adam moves every weight by the learning rate."""
-    trainable.gradients = {name: torch.ones_like(master) for name, master in trainable.masters.items()}
-    return trainable.optim_step(0.0)
-
-
 def assert_weights_are_rounded_masters(trainable):
     for name, parameter in trainable.module.named_parameters():
         master = trainable.masters[name]
@@ -74,7 +68,8 @@ def test_steps_too_small_to_see_add_up_in_the_masters(make_trainable):
     assert plain.eq(1).all()
     seen = []
     for _ in range(13):
-        step_down(trainable)
+        trainable.gradients = {name: torch.ones_like(master) for name, master in trainable.masters.items()}
+        trainable.optim_step(0.0)  # Adam moves every weight by the learning rate
         plain.grad = torch.ones_like(plain)
         without_masters.step()
         seen.append(trainable.parameters[weight].detach()[0].item())

@@ -12,7 +12,7 @@ from burnish.errors import RewardError
 from burnish.models.tiny import byte_tokenizer
 from tests.search.conftest import Words, serving
 from tests.trainer.conftest import rollouts, same_weights, validated
-from tests.trainer.scripted import BROKEN, FAUST, answering, call, question, write_echo
+from tests.trainer.scripted import FAUST, Reply, answering, call, question, write_echo
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
 ROOM = ["data.max_prompt_length=64", "data.max_response_length=400"]
@@ -232,7 +232,7 @@ def test_a_server_that_goes_away_stops_the_run(agents):
 
 def test_a_server_that_breaks_now_and_then_is_asked_again(agents, metrics_of):
     keys = [*SEARCH, "retriever.retries=2", "data.val_files=null", "trainer.total_training_steps=1"]
-    with answering(FAUST, BROKEN["500s"][0], FAUST) as url:
+    with answering(FAUST, Reply(500, "out of memory"), FAUST) as url:
         agents(searches, QUESTIONS, *keys, f"retriever.url={url}")
     (line,) = metrics_of("run")
     assert (line["retrieval/retries"], line["retrieval/failures"]) == (1, 0) and line["critic/score/mean"] == 0.5

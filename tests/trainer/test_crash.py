@@ -58,14 +58,6 @@ class Operations:
             self.stop = None
 
 
-def disk_is_full() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def process_ends() -> None:
-    os._exit(ENDED)
-
-
 def in_a_child(work: Callable[[], None]) -> int:
     """The exit status of a child that does the work; 0 where it comes to its end."""
     child = os.fork()
@@ -84,6 +76,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def attempts(operations, save, killed, place, start):
     """Run `save(root)` once for each of its operations, from a copy of `start`; gives root and number each time."""
+
+    def stop() -> None:
+        if killed:
+            os._exit(ENDED)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     shutil.copytree(start, place / "counted", symlinks=True)
     with operations.stopping(None):
         save(place / "counted")
@@ -93,7 +91,7 @@ def attempts(operations, save, killed, place, start):
         shutil.copytree(start, root, symlinks=True)
 
         def work(root=root, at=at) -> None:
-            with operations.stopping(at, process_ends if killed else disk_is_full):
+            with operations.stopping(at, stop):
                 save(root)
 
         if killed:

@@ -78,22 +78,6 @@ def test_a_greedy_row_changes_no_sample(build_trainer, reward):
     assert with_it.non_tensor_batch.keys() == without.non_tensor_batch.keys()
 
 
-def test_remax_trains_on_the_samples_alone(train, reward, metrics_of):
-    reward(FINE)
-    train(*REMAX, "trainer.total_training_steps=2")
-    lines = metrics_of("run")
-    assert len(lines) == 2 and all(line["actor/grad_norm"] > 0 for line in lines)
-    for step, line in enumerate(lines, 1):
-        rows = rollouts(step)
-        assert [(row["uid"], row["sample"]) for row in rows] == [(4 * step - 4 + i, 0) for i in range(4)]
-        assert line["critic/score/mean"] == pytest.approx(np.mean([row["score"] for row in rows]))
-        advantages = [row["advantages"][-1] for row in rows]  # score - baseline
-        mean = line["critic/score/mean"] - line["critic/greedy_baseline/mean"]
-        assert np.mean(advantages) == pytest.approx(mean, abs=1e-4)
-        assert not [name for name in line if "overlong" in name or "filter_groups" in name]
-        assert all(row["score"] == row["reward_info"]["score"] for row in rows)
-
-
 def test_greedy_answers_propose_no_prompts(train, reward, metrics_of):
     reward("""a = extra_info["a"] + 1
     row = dict(prompt=str(a) + "+1=?", extra_info=dict(a=a), data_source="next")

@@ -89,21 +89,17 @@ def test_every_algorithm_gives_the_numbers_of_the_cpu(reward, train, metrics_of,
     for device in ("cpu", "cuda"):
         train(*keys, "data.val_files=null", "trainer.total_training_steps=1", f"trainer.device={device}",
               f"trainer.default_local_dir={device}")  # fmt: skip
-    [cpu], [gpu] = metrics_of("cpu"), metrics_of("cuda")
-    compared = [name for name in cpu if name.startswith(("actor/", "critic/", "process_reward/", "rollout_corr/"))]
-    assert {"actor/pg_loss", "actor/grad_norm", "critic/advantages/max"} <= set(compared)
-    assert gpu["response_length/mean"] == cpu["response_length/mean"]
-    for name in compared:
-        assert math.isfinite(gpu[name])
-        assert gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
+    compare(metrics_of, ["actor/pg_loss", "actor/grad_norm", "critic/advantages/max"], "actor/", "critic/",
+            "process_reward/", "rollout_corr/")  # fmt: skip
+    assert len({metrics_of(device)[0]["response_length/mean"] for device in ("cpu", "cuda")}) == 1
 
 
-def compare(metrics_of, first, *starts):
+def compare(metrics_of, some, *starts):
     cpu, gpu = metrics_of("cpu")[0], metrics_of("cuda")[0]
     compared = [name for name in cpu if name.startswith(starts)]
-    assert first in compared
+    assert set(some) <= set(compared)
     for name in compared:
-        assert gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
+        assert math.isfinite(gpu[name]) and gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
 
 
 def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, in_float32, tiny_model, tmp_path):
@@ -116,7 +112,7 @@ def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, in_float3
         train(*GRPO, "reward_model.enable=true", f"reward_model.model.path={tmp_path / 'judge'}", "data.val_files=null",
               "reward_model.micro_batch_size_per_gpu=3", "trainer.total_training_steps=1", f"trainer.device={device}",
               f"trainer.default_local_dir={device}")  # fmt: skip
-    compare(metrics_of, "reward_model/score/mean", "reward_model/", "critic/score/")
+    compare(metrics_of, ["reward_model/score/mean"], "reward_model/", "critic/score/")
 
 
 def test_a_step_of_rm_gives_the_numbers_of_the_cpu(metrics_of, in_float32, tiny_model, tmp_path, monkeypatch):
@@ -127,4 +123,4 @@ def test_a_step_of_rm_gives_the_numbers_of_the_cpu(metrics_of, in_float32, tiny_
         rm(["data.train_files=pairs.parquet", "data.max_length=128", "data.train_batch_size=8",
             f"model.path={tiny_model}", "trainer.total_training_steps=1", f"trainer.device={device}",
             f"trainer.default_local_dir={device}"])  # fmt: skip
-    compare(metrics_of, "train/loss", "train/")
+    compare(metrics_of, ["train/loss"], "train/")

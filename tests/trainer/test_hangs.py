@@ -1,6 +1,6 @@
 """A hang at every kind of wait inside a run: `burnish status` shows it, it leaves a dump of all threads and an event,
 and a typed error ends it. Where none can, the process exits and the command starts again (test_hang_restart.py).
-Workers that hang are in cluster/test_hangs.py.
+Workers that hang are in cluster/test_failures.py.
 """
 
 import asyncio

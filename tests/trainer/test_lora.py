@@ -46,6 +46,12 @@ def weights(folder):
     return {f"{file.name} {name}": tensor for file in files for name, tensor in load_file(file).items()}
 
 
+def log_probs_of_base(folder, data):
+    base = load_causal_lm(folder, ModelConfig())
+    forward = Forward(base)
+    return infer(base, lambda part: forward.log_probs(pack(part.batch)), data, MicroBatch(max_sequences=4))["log_prob"]
+
+
 def test_a_run_saves_its_adapter_alone(train, tiny_model):
     before = weights(tiny_model)
     metrics = train(*GRPO, *LORA, *KL, "trainer.total_training_steps=2")
@@ -81,11 +87,8 @@ def test_the_reference_is_the_base(build_trainer, tiny_model):
     worker.compute_ref_log_prob = watched
     trainer.fit()
     assert worker.reference is worker.actor.forward, "no second copy"
-    base = load_causal_lm(tiny_model, ModelConfig())
-    forward, micro = Forward(base), MicroBatch(max_sequences=4)
     for data, reference, (before, after) in batches:
-        expected = infer(base, lambda part: forward.log_probs(pack(part.batch)), data, micro)["log_prob"]
-        assert torch.allclose(reference, expected, atol=1e-5)
+        assert torch.allclose(reference, log_probs_of_base(tiny_model, data), atol=1e-5)
         assert torch.equal(before, after), "the adapter is on again"
     (_, reference, (before, _)) = batches[-1]
     assert not torch.allclose(reference, before, atol=1e-3), "the policy has moved"
@@ -147,12 +150,10 @@ def test_a_process_reward_model_with_an_adapter_starts_at_its_base(build_trainer
     trainer.fit()
     assert worker.start is worker.model.forward
     data, found = started[-1]
-    base = load_causal_lm(tiny_model, ModelConfig())
-    forward = Forward(base)
-    expected = infer(base, lambda part: forward.log_probs(pack(part.batch)), data, MicroBatch(max_sequences=4))
-    assert torch.allclose(found.batch["process_ref_log_prob"], expected["log_prob"], atol=1e-5)
+    expected = log_probs_of_base(tiny_model, data)
+    assert torch.allclose(found.batch["process_ref_log_prob"], expected, atol=1e-5)
     moved = worker.model.infer(lambda part: worker.model.forward.log_probs(pack(part.batch)), data, worker.micro_batch)
-    assert not torch.allclose(moved["log_prob"], expected["log_prob"], atol=1e-3)
+    assert not torch.allclose(moved["log_prob"], expected, atol=1e-3)
 
 
 def test_supervised_fine_tuning_and_generation_with_what_it_trained(tmp_path, monkeypatch):

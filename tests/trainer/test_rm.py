@@ -3,7 +3,6 @@
 import json
 import math
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,8 +17,6 @@ from burnish.models.tiny import EOS, START, byte_tokenizer, write_tiny_model
 from burnish.trainer.rm import padding_token
 from burnish.trainer.rm_trainer import main
 from tests.trainer.conftest import PAIRS, turns
-
-NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 
 
 @pytest.fixture

@@ -194,14 +194,6 @@ def test_a_mini_batch_without_any_advantage_still_moves_the_moments(build_traine
     assert same(with_all[0], without[0])
 
 
-def test_any_size_of_micro_batch_gives_the_same_gradient(build_trainer):
-    trainer = build_trainer(*BY_ROW, f"{ACTOR}.ppo_micro_batch_size_per_gpu=5")
-    batch = credited(trainer)
-    batch.batch["advantages"][1::3] = 0
-    with_all, without = updated(trainer, batch, skip=False), updated(trainer, batch, skip=True)
-    assert with_all[1]["actor/grad_norm"] == pytest.approx(without[1]["actor/grad_norm"], rel=1e-5)
-
-
 @pytest.mark.parametrize(
     "term",
     [["use_kl_loss=true"], ["entropy_coeff=0.01"], ["policy_loss.loss_mode=dro"], ["policy_loss.loss_mode=kl_cov"],
