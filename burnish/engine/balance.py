@@ -89,8 +89,7 @@ def _falling(weights: Sequence[int]) -> list[int]:
 
 
 class _Trades:
-    """Trades between the heaviest or lightest of `parts` and the others; `budget` bounds the sum of `tokens` in
-    each."""
+    """Trades between the heaviest or lightest of `parts` and the others; `budget` bounds `tokens` in each."""
 
     def __init__(
         self, weights: Sequence[int], parts: list[list[int]], tokens: Sequence[int] | None = None, budget: int = 0

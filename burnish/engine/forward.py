@@ -65,9 +65,7 @@ class Forward:
         if unknown := set(outputs) - OUTPUTS.keys():
             raise ValueError(f"outputs={sorted(unknown)}: this pass gives {list(OUTPUTS)}")
         if temperature <= 0:
-            raise ValueError(
-                f"temperature={temperature}: log-probs need a temperature above 0 (greedy sampling uses 1)"
-            )
+            raise ValueError(f"temperature={temperature}: log-probs need one above 0 (greedy sampling uses 1)")
 
         def compute() -> dict[str, Tensor]:
             head, targets = self.module.get_output_embeddings(), packed.targets

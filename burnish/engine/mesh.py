@@ -50,10 +50,8 @@ class Mesh:
         layout = (device.type, shards_of(fsdp_size, dist.get_world_size()), ulysses, even, timeout_s)
         if layout not in _made[everyone]:
             for name, size in (("fsdp_config.fsdp_size", layout[1]), ("ulysses_sequence_parallel_size", ulysses)):
-                if (world := dist.get_world_size()) % size:
-                    raise ConfigError(
-                        f"{name}={size} does not divide the {world} processes of the pool; choose a divisor"
-                    )
+                if (n := dist.get_world_size()) % size:
+                    raise ConfigError(f"{name}={size} does not divide the {n} processes of the pool; choose a divisor")
             timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
             _made[everyone][layout] = cls(
                 devices=_devices(device.type, layout[1], timeout),

@@ -142,7 +142,7 @@ def _in_place(tensor: Tensor) -> Tensor:
 
 def _model_writer(trainable: "Trainable", hosted: Callable[[Tensor], Tensor], *, copy: bool) -> Write | None:
     """What writes the files that transformers or PEFT reads, now or later and in any thread; of several processes the
-    first does, in the type that the model computes in, so the files are those that one process would have written."""
+    first, in the type that the model computes in: the files are those of one process."""
     module, mesh = trainable.module, trainable.mesh
     if mesh is None:
         return _writer(module, hosted, copy=copy)

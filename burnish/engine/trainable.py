@@ -128,9 +128,8 @@ class Trainable:
         return infer(self.module, function, batch, micro, self.device, self.mesh)
 
     def forward_backward(self, batch: DataProto, loss_fn: Loss, micro: MicroBatch) -> dict[str, float]:
-        """The gradients of a mini-batch, in `gradients`. `loss_fn` gives a micro-batch's share of the loss. Shares are
-        summed, so a loss that is a mean must already be divided by the count of the whole mini-batch; its metrics are
-        tallies for the same reason. Returns the metrics with `loss`."""
+        """A mini-batch's `gradients`; returns metrics with `loss`. `loss_fn` gives a micro-batch's share of the loss:
+        shares are summed, so a mean is divided by the count of the whole mini-batch, and metrics are tallies."""
         self.module.train()
         self._forget_gradients()
         parts: list[Metrics] = []

@@ -130,9 +130,8 @@ def _component(batch: DataProto, row: int, name: str) -> float:
 
 
 class RolloutCorrection:
-    """Adds `rollout_is_weights` (B, R), which weigh the loss, and `loss_mask` (B, R), the tokens that stay in it. With
-    `auto`, from the step after one past the threshold until one had at most half of it. If nothing else asks for
-    log-probs before the update, its first optimiser step measures the gap (`workers/objectives.py`)."""
+    """Adds `rollout_is_weights` (B, R) and `loss_mask` (B, R), the tokens in the loss; with `auto` from the step after
+    one past the threshold until one had at most half. If nothing reads old log-probs, the update measures the gap."""
 
     def __init__(self, config: RolloutCorrectionConfig, event: Callable[..., None]):
         self.config, self.event = config, event
@@ -179,9 +178,8 @@ class RolloutCorrection:
         if mode == "measure" and not gap <= threshold and not self.warned:  # a gap of NaN is past any threshold
             self.warned = True
             self.event("rollout_gap", **facts)
-            log.warning(
-                "%s%s", found, "" if self.config.bypass_mode else f", and nothing corrects it; {SWITCH}=auto would"
-            )
+            cure = "" if self.config.bypass_mode else f", and nothing corrects it; {SWITCH}=auto would"
+            log.warning("%s%s", found, cure)
         if mode != "auto":
             return
         active = not gap <= (threshold / 2 if self.active else threshold)

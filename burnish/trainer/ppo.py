@@ -253,7 +253,7 @@ class PPOTrainer:
         return several or chooses or self.config.algorithm.pf_ppo.enable or self.credit.reads_old_log_probs
 
     def begin_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
-        """Begin what is read of: `old_log_probs` (bypassed: the rollout's) with the estimator's outputs, reference,
+        """Begin what is read of `old_log_probs` (or take the rollout's) and the estimator's outputs, reference,
         values."""
         passes = Passes(batch, metrics)
         if self.reads_old_log_probs() and self.config.algorithm.rollout_correction.bypass_mode:

@@ -152,10 +152,8 @@ def _run_modules(subject: Subject, numbers: Iterable[int]) -> None:
 
 def _described(subject: Subject, i: int, loss: float) -> BadRow:
     columns, row = subject.rows.batch, subject.rows.non_tensor_batch
-    length = int(columns["attention_mask"][i].sum())
-    response = 0
-    if "responses" in columns:
-        response = int(columns["attention_mask"][i][-columns["responses"].shape[1] :].sum())
+    real, width = columns["attention_mask"][i], columns["responses"].shape[1] if "responses" in columns else 0
+    length, response = int(real.sum()), int(real[len(real) - width :].sum())
     token = diagnosis.first_bad_token(subject.values, subject.mask, i)
     values = {} if token is None else {name: float(value[i, token]) for name, value in subject.values.items()}
     uid = row["uid"][i] if "uid" in row else None

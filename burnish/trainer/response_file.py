@@ -136,14 +136,13 @@ def output_schema(path: str, there: pa.Schema) -> pa.Schema:
 def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, Any]:
     """What decides the responses, by the names of keys; `loops` are the modules of the user's agent loops."""
     model, agent = config.model, config.rollout.agent
-    libraries = [name.strip() for name in (model.external_lib or "").split(",") if name.strip()]
+    given = model.external_lib or ""
+    libraries = [name.strip() for name in given.split(",") if name.strip()]
     for name in libraries:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ConfigError(
-                f"model.external_lib={model.external_lib}: {name} could not be imported ({error})"
-            ) from error
+            raise ConfigError(f"model.external_lib={given}: {name} could not be imported ({error})") from error
     known = keys_of(GenerationConfig)
     decide = [name for name in known if name not in NEUTRAL and not known[name].about.inert]
     return {name: read(config, name) for name in decide} | {
@@ -193,10 +192,8 @@ def _code(modules: Iterable[str]) -> list[Path]:
     files = {name: Path(file) for name, file in found.items() if file and not name.startswith("burnish.")}
     own = {files[name] for name in modules if name in files}
     places = {file.parents[name.count(".")] for name, file in files.items() if file in own}
-    imported = {
-        file for file in files.values() if places.intersection(file.parents) and "site-packages" not in file.parts
-    }
-    return sorted(own | imported)
+    near = {file for file in files.values() if places.intersection(file.parents)}
+    return sorted(own | {file for file in near if "site-packages" not in file.parts})
 
 
 class GenerationOutput:
