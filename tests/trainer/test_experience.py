@@ -144,7 +144,7 @@ def managed(answer):
     return score(batch, adapt_manager(Manager()), RewardConfig(), {}, needs_groups=False)
 
 
-REWARDS = torch.tensor([[0.0, 1.0], [0.0, 0.5]])
+REWARDS, NAN = torch.tensor([[0.0, 1.0], [0.0, 0.5]]), torch.tensor([[0, 1], [0, torch.nan]])
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,10 @@ def test_what_a_manager_returns_is_plain_for_all_who_read_it(given):
         (None, "returned a NoneType; return"),
         ({"reward_tensor": REWARDS[:1]}, r"returned \(1, 2\) as reward_tensor; a tensor of \(2, 2\) is needed"),
         (
-            {"reward_tensor": torch.tensor([[0, 1], [0, torch.nan]])},
-            r"NaN or infinite for row 1 of the batch \(uid 5, sample 1, data_source toy\); return a finite one",
+            {"reward_tensor": NAN},
+            r"NaN or infinite for row 1 of the batch \(uid 5, sample 1, data_source toy\); return",
         ),
-        (
-            {"reward_tensor": REWARDS, "reward_extra_info": {"acc": [1]}},
-            r"returned 1 values as .*\['acc'\]; a value for",
-        ),
+        ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": [1]}}, r"returned 1 values as .*\['acc'\]; a value"),
         ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": 0.5}}, r"returned 0.5 as .*each of the 2 samples"),
         ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": np.array(0.5)}}, r"returned array\(0.5\) as"),
     ],
