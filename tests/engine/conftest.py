@@ -31,10 +31,8 @@ def value_model(model_folder):
 def sequences():
     """(prompt, response) token lists without padding."""
     noise = torch.Generator().manual_seed(0)
-    return [
-        tuple(torch.randint(3, 90, (n,), generator=noise).tolist() for n in pair)
-        for pair in zip(PROMPTS, RESPONSES, strict=True)
-    ]
+    pairs = zip(PROMPTS, RESPONSES, strict=True)
+    return [tuple(torch.randint(3, 90, (n,), generator=noise).tolist() for n in pair) for pair in pairs]
 
 
 @pytest.fixture

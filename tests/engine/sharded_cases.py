@@ -193,10 +193,7 @@ DAMAGE = {  # what is done to a folder that two processes wrote, and what is sai
     "missing": (lambda f: (f / SECOND).unlink(), f"is incomplete: {SECOND} is missing"),
     "cut off": (lambda f: (f / SECOND).write_bytes((f / SECOND).read_bytes()[:-9]), f"{SECOND} is truncated"),
     "no rows": (lambda f: edit(f / SECOND, without(NORM)), f"no file has the rows of {NORM} from 16 on"),
-    "fewer rows": (
-        lambda f: edit(f / FIRST, lambda t: t | {NORM: t[NORM][:15].clone()}),
-        f"the rows of {NORM} from 15",
-    ),
+    "fewer rows": (lambda f: edit(f / FIRST, lambda t: t | {NORM: t[NORM][1:].clone()}), f"the rows of {NORM} from 15"),
     "twice": (lambda f: shutil.copy(f / FIRST, f / SECOND), "it has rows of .* from 0 on, and another file has those"),
     "overlap": (lambda f: edit(f / SECOND, head=at(NORM, [15, 32])), f"it has rows of {NORM} from 15 on, .* up to 16"),
     "too far": (lambda f: edit(f / SECOND, head=at(NORM, [20, 32])), f"rows 20 to 36 of {NORM}, which has 32"),

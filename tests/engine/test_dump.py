@@ -127,10 +127,7 @@ WRONG = [("config", []), ("versions", None), ("step", "x"), ("number", True), ("
         (lambda folder: (folder / "batch.json").unlink(), "is damaged .FileNotFoundError: .*batch.json"),
         (write_text("batch.json", "{}"), "is damaged .KeyError: 'non_tensor_batch'"),
         (write_text("batch.safetensors", "12345678abc"), "is damaged .SafetensorError: "),
-        *(
-            (facts(**{name: value}), f"update.json: {name} is a {type(value).__name__}, and not")
-            for name, value in WRONG
-        ),
+        *((facts(**{key: value}), f"update.json: {key} is a {type(value).__name__}, and not") for key, value in WRONG),
         (facts(number=-1), "is damaged .update.json: step=1, number=-1"),
         (facts(metrics={"loss": "many"}), "is damaged .could not convert string to float: 'many'"),
         (facts(metrics={"loss": None}), "is damaged .TypeError: "),

@@ -12,13 +12,7 @@ from burnish.errors import CheckpointError
 from burnish.models.tiny import write_tiny_model
 from tests.engine.updating import nll, step, update
 
-CUTS = [
-    MicroBatch(),
-    MicroBatch(max_sequences=1),
-    MicroBatch(max_sequences=4),
-    MicroBatch(max_tokens=12),
-    MicroBatch(max_tokens=1),
-]
+CUTS = [MicroBatch(), *(MicroBatch(max_sequences=n) for n in (1, 4)), *(MicroBatch(max_tokens=n) for n in (12, 1))]
 
 
 @pytest.fixture

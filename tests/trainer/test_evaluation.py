@@ -234,12 +234,7 @@ OF_ROWS = {
         "float(extra_info['truncated'] is None)",
         1,
     ),
-    "rows that only a reward model scores": (
-        {"prompt": "?", "responses": "words", "reward_model": {"style": "model"}},
-        [],
-        "0.5",
-        0.5,
-    ),
+    "only a reward model": ({"prompt": "?", "responses": "a", "reward_model": {"style": "model"}}, [], "0.5", 0.5),
 }
 
 
@@ -303,10 +298,7 @@ BAD_ROWS = {
     ),
     "no data source": ({"data_source": None}, ["the row has no data_source", "custom_reward_function.path"]),
     "data source of another type": ({"data_source": 3}, ["field 'data_source' is a int (3), expected text"]),
-    "only a reward model scores it": (
-        {"reward_model": {"style": "model"}},
-        ["`burnish eval` scores by rule. Leave such rows out"],
-    ),
+    "only a reward model": ({"reward_model": {"style": "model"}}, ["`burnish eval` scores by rule. Leave such rows"]),
     "no ground truth": ({"reward_model": {"style": "rule"}}, ["reward_model.ground_truth is missing"]),
     "no prompt": ({"prompt": None}, ["field 'prompt' is missing or null"]),
     "no responses": ({"responses": None}, ["column 'responses' (data.response_key) is missing or null"]),

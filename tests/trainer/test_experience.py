@@ -177,10 +177,7 @@ def test_what_a_manager_returns_is_plain_for_all_who_read_it(given):
         ({"rewards": REWARDS}, r"returned a dict with \['rewards'\]; return"),
         (None, "returned a NoneType; return"),
         ({"reward_tensor": REWARDS[:1]}, r"returned \(1, 2\) as reward_tensor; a tensor of \(2, 2\) is needed"),
-        (
-            {"reward_tensor": NAN},
-            r"NaN or infinite for row 1 of the batch \(uid 5, sample 1, data_source toy\); return",
-        ),
+        ({"reward_tensor": NAN}, r"NaN or infinite for row 1 of the batch \(uid 5, sample 1, data_source toy\); ret"),
         ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": [1]}}, r"returned 1 values as .*\['acc'\]; a value"),
         ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": 0.5}}, r"returned 0.5 as .*each of the 2 samples"),
         ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": np.array(0.5)}}, r"returned array\(0.5\) as"),

@@ -158,10 +158,8 @@ class TestLong:
         strike("publish", rank=1, step=2, how="tamper")
         with pytest.raises(RolloutError) as error:
             struck(2, *RUN)
-        assert re.search(
-            r"1 of \d+ weights of version 1 did not arrive in the replica of rank 1, such as model\.embed",
-            str(error.value),
-        )
+        lost = r"1 of \d+ weights of version 1 did not arrive in the replica of rank 1, such as model\.embed"
+        assert re.search(lost, str(error.value))
         assert len(lines_of("run")) == 1, "nothing was generated with them"
 
     def test_an_agent_worker_that_dies(self, run, expected):
