@@ -18,10 +18,8 @@ def mini_batches(
     groups: Sequence[Hashable] | np.ndarray, count: int, *, epoch: int = 0, shuffle: bool = False, seed: int = 0
 ) -> list[np.ndarray]:
     """Split rows into `count` parts of whole groups, sizes as even as they can be; fewer only if groups are fewer.
-
-    `groups` has one id per row (the `uid`). With `shuffle` the groups' order is drawn from (seed, epoch); otherwise
-    it is the order of first appearance. Rows keep their order inside a group.
-    """
+    `groups` has one id per row (the `uid`). With `shuffle` the groups' order is drawn from (seed, epoch); otherwise it
+    is the order of first appearance. Rows keep their order inside a group."""
     if count < 1:
         raise ValueError(f"count={count}: at least one mini-batch is needed")
     rows_of: dict[Hashable, list[int]] = {}
@@ -47,12 +45,10 @@ class MicroBatch:
         return cls(max_tokens=tokens) if by_tokens else cls(max_sequences=sequences)
 
     def cut(self, lengths: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-        """Split rows into parts of at most `max_tokens` tokens, or of at most `max_sequences` rows in their order.
-
-        A pass packs its sequences without padding, so a part costs what its sequences cost together. Within a budget
-        of tokens the parts are few, even in cost, and the heaviest comes first; only a single sequence longer than the
-        budget exceeds it, alone in its part. Rows inside a part keep their order.
-        """
+        """Split rows into parts of at most `max_tokens` tokens, or of at most `max_sequences` rows in their order. A
+        pass packs its sequences without padding, so a part costs what its sequences cost together. In each, rows keep
+        their order. Within a budget of tokens the parts are few, even in cost, and the heaviest comes first; only a
+        single sequence longer than the budget exceeds it, alone in its part."""
         if self.max_tokens is not None:
             sizes = np.asarray(lengths, dtype=np.int64).tolist()
             return [np.array(part, dtype=np.int64) for part in micro_batches(sizes, self.max_tokens)]
@@ -68,11 +64,9 @@ class ForwardPass(NamedTuple):
 
 
 def passes(lengths: Sequence[int], micro: MicroBatch, mesh: Mesh | None = None) -> list[ForwardPass]:
-    """The passes of this process over a batch that all processes of the mesh have whole.
-
-    Each row counts in one process, or in all that share its sequence. Weights are gathered in step, so all processes
-    make as many passes: one that has none left repeats the shortest row of the batch, which then counts for nothing.
-    """
+    """The passes of this process over a batch that all processes of the mesh have whole. Each row counts in one
+    process, or in all that share its sequence. Weights are gathered in step, so all processes make as many passes: one
+    that has none left repeats the shortest row of the batch, which then counts for nothing."""
     if mesh is None:
         return [ForwardPass(rows) for rows in micro.cut(lengths)]
     if micro.max_tokens is not None:  # of one process, which has a slice of each sequence

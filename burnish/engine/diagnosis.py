@@ -38,10 +38,8 @@ def bad_gradients(trainable: "Trainable") -> list[str]:
 
 
 def first_bad_module(module: nn.Module, run: Callable[[], object]) -> str | None:
-    """The first module, in the order in which they finish, to give a NaN or an infinity while `run` runs.
-
-    A module that another one computes itself, without calling it, is not seen.
-    """
+    """The first module, in the order in which they finish, to give a NaN or an infinity while `run` runs. A module that
+    another one computes itself, without calling it, is not seen."""
     found: list[str] = []
 
     def look(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:

@@ -5,8 +5,7 @@
     batch.json          its other columns and its facts, where they have a JSON form
     model/              the weights it was computed with and the tokenizer; with LoRA the adapter, without its base
 
-Nothing is unpickled. A dump may come from anyone: `read_dump` checks the types of all that it returns, and the columns
-that the role's update reads.
+A dump may come from anyone: nothing is unpickled, and `read_dump` checks types and the columns that the update reads.
 """
 
 import json
@@ -88,10 +87,7 @@ class BadSteps:
     def write(
         self, update: Update, batch: DataProto, trainable: "Trainable", tokenizer: "PreTrainedTokenizerBase"
     ) -> None:
-        """Dump an update that was not applied. If that fails, the run continues and a warning says why.
-
-        The processes of a mesh call it together, and the first of them writes.
-        """
+        """Dump an update, called by all processes of a mesh. If that fails, the run continues with a warning."""
         final, mesh = dump_folder(self.run_folder, update.step, update.role, update.number), trainable.mesh
         there = [path for path in final.parent.glob("step_*") if path != final]
         wanted = len(there) < KEPT

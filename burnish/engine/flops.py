@@ -28,12 +28,9 @@ PEAK_TFLOPS = {
 
 
 def sequence_flops(module: "PreTrainedModel", lengths: Iterable[float], *, backward: bool) -> float:
-    """Operations of one pass over sequences of these lengths: 2 per parameter and token.
-
-    A backward pass adds 2 for the gradient of the activations, and 2 for that of each parameter that is trained (with
-    LoRA few are). Adds causal attention (on average half of the sequence is looked at). The embedding table counts
-    once: as the output layer, where the model has one tied to it, and not as a lookup.
-    """
+    """Operations of one pass over sequences of these lengths: 2 per parameter and token. A backward pass adds 2 for the
+    gradient of the activations, and 2 for that of each parameter that is trained (with LoRA few are). Adds causal
+    attention (on average half of the sequence). The embedding table counts as a tied output layer, not as a lookup."""
     config, head, table = module.config, module.get_output_embeddings(), module.get_input_embeddings().weight
     is_tied = head is not None and head.weight is table
     parameters = [p for p in module.parameters() if is_tied or p is not table]

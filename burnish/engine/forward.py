@@ -43,10 +43,8 @@ SOFTCAP, FACTORS, DIVISOR = "final_logit_softcapping", ("logit_scale", "lm_head_
 
 
 class Forward:
-    """How one module is run. `config` says whether packed (`use_remove_padding`) and fused (`use_fused_kernels`).
-
-    Make it before the module is sharded over a `mesh`: layers then run one by one, as FSDP2 gathers their weights.
-    """
+    """How one module is run. `config` says whether packed (`use_remove_padding`) and fused (`use_fused_kernels`). Make
+    it before the module is sharded over a `mesh`: layers then run one by one, as FSDP2 gathers their weights."""
 
     def __init__(self, module: "PreTrainedModel", config: ModelConfig | None = None, *, mesh: Mesh | None = None):
         config = config or ModelConfig()
@@ -67,9 +65,7 @@ class Forward:
         if unknown := set(outputs) - OUTPUTS.keys():
             raise ValueError(f"outputs={sorted(unknown)}: this pass gives {list(OUTPUTS)}")
         if temperature <= 0:
-            raise ValueError(
-                f"temperature={temperature}: log-probs need a temperature above 0 (greedy sampling uses 1)"
-            )
+            raise ValueError(f"temperature={temperature}: log-probs need one above 0 (greedy sampling uses 1)")
 
         def compute() -> dict[str, Tensor]:
             head, targets = self.module.get_output_embeddings(), packed.targets
@@ -93,11 +89,8 @@ class Forward:
         return run(self.module, lambda: packed.scatter(self._head_values(_line(packed), packed.source)))
 
     def scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The reward model's score for each conversation, (B,), from right-padded ids and mask (B, L).
-
-        A classifier of sequences reads at the last token that is not its padding token; one that has no such token,
-        and a classifier of tokens, at the last of all.
-        """
+        """The reward model's score for each conversation, (B,), from right-padded ids and mask (B, L). A classifier of
+        sequences reads at the last token that is not its padding token, any other at the last of all."""
         return run(self.module, self._scores, input_ids, attention_mask)
 
     def _scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -128,10 +121,8 @@ class Forward:
     def _at_places(
         self, line: Line, places: Tensor, of_states: Callable[[Tensor, slice], Mapping[str, Tensor]]
     ) -> Mapping[str, Tensor]:
-        """Values (N,) at `places` of a line, in rising order: what `of_states` makes of the states (n, C) there.
-
-        Where processes share the line, it gets this one's part of the places, and which of them these are.
-        """
+        """Values (N,) at `places` of a line, in rising order: what `of_states` makes of the states (n, C) there. Where
+        processes share the line, it gets this one's part of the places, and which of them these are."""
         own, here = slice(None), places
         if self.ulysses is not None:
             own, here = self.ulysses.own(places, len(line[0]))

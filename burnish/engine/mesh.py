@@ -4,8 +4,7 @@
                         copies as that leaves (hybrid sharding where it is more than one)
     data × ulysses      for rows: `ulysses` neighbours work on the same sequences, each on a slice of every one
 
-None stands for a model in one process. Models that are laid out alike share their mesh: each group of processes costs a
-GPU some hundred MB as soon as it is used.
+None: a model in one process. Models laid out alike share a mesh: each used group costs a GPU some hundred MB.
 """
 
 from dataclasses import dataclass
@@ -40,10 +39,8 @@ class Mesh:
         even: bool = True,
         timeout_s: float | None = None,
     ) -> "Mesh | None":
-        """The mesh of this process's group; None where it is alone. All processes of the group call it together.
-
-        A collective that somebody does not join fails after `timeout_s`; None: after as long as torch waits.
-        """
+        """The mesh of this process's group; None where it is alone. All processes of the group call it together. A
+        collective that somebody does not join fails after `timeout_s`; None: after as long as torch waits."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return None
         everyone = dist.group.WORLD
@@ -53,10 +50,8 @@ class Mesh:
         layout = (device.type, shards_of(fsdp_size, dist.get_world_size()), ulysses, even, timeout_s)
         if layout not in _made[everyone]:
             for name, size in (("fsdp_config.fsdp_size", layout[1]), ("ulysses_sequence_parallel_size", ulysses)):
-                if (world := dist.get_world_size()) % size:
-                    raise ConfigError(
-                        f"{name}={size} does not divide the {world} processes of the pool; choose a divisor"
-                    )
+                if (n := dist.get_world_size()) % size:
+                    raise ConfigError(f"{name}={size} does not divide the {n} processes of the pool; choose a divisor")
             timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
             _made[everyone][layout] = cls(
                 devices=_devices(device.type, layout[1], timeout),

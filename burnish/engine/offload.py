@@ -25,19 +25,14 @@ AHEAD = 4  # storages brought back before the backward pass asks for them
 
 
 def moves_state(fsdp: "FSDPConfig | None", *, is_sharded: bool) -> bool:
-    """Whether masters and moments wait on the host (`optimizer_offload`).
-
-    With FSDP2's own offload they are there anyway, and the optimiser steps there.
-    """
+    """Whether masters and moments wait on the host (`optimizer_offload`). With FSDP2's own offload they stay there."""
     return fsdp is not None and fsdp.optimizer_offload and not (is_sharded and fsdp.offload_policy)
 
 
 @contextmanager
 def activation_offload(module: nn.Module, device: torch.device) -> Iterator[None]:
     """Around a forward and backward pass of `module` on `device`: what the one saves for the other waits on the host.
-
-    Copies run alongside the computation. Weights and whatever is small stay where they are.
-    """
+    Copies run alongside the computation. Weights and whatever is small stay where they are."""
     if device.type != SCARCE:
         yield
         return
@@ -51,11 +46,8 @@ def activation_offload(module: nn.Module, device: torch.device) -> Iterator[None
 
 class SideStream:
     """Copies on a separate stream. Each comes with a mark that `wait` takes before the result is used; it holds the
-    computing stream, never the host.
-
-    Memory on the device always belongs to the computing stream, which waits for a copy before that memory is freed;
-    so freed memory can be used again at once, and the peak does not depend on how far the host runs ahead.
-    """
+    computing stream, never the host. Memory on the device always belongs to the computing stream, which waits for a
+    copy before that memory is freed, so the peak does not depend on how far the host runs ahead."""
 
     def __init__(self, device: torch.device):
         self.device, self.side = device, torch.cuda.Stream(device)
@@ -101,10 +93,8 @@ class _Saved(NamedTuple):
 
 class Activations:
     """What leaves and when it comes back; `save` and `give` are hooks of autograd, `transfers` does the copying.
-
     Storages are moved whole and once, however many views of them are saved: they come back with the same strides, so
-    the backward pass runs the same kernels. They come back in the reverse order of saving, some ahead of their use.
-    """
+    the backward pass runs the same kernels. They come back in the reverse order of saving, some ahead of their use."""
 
     def __init__(self, module: nn.Module, transfers: SideStream, smallest: int = SMALLEST):
         self.transfers, self.smallest = transfers, smallest
@@ -176,12 +166,9 @@ class Activations:
 
 
 class HostState:
-    """Tensors that are in host memory, except between `to_device` and `to_host`.
-
-    `tensors` is called each time, for moments are created by the first step. Each tensor stays the object that it is:
-    its `data` is exchanged, and a checkpoint reads and writes it on the host. Single numbers, such as a count of steps,
-    stay where the optimiser keeps them.
-    """
+    """Tensors that are in host memory, except between `to_device` and `to_host`. `tensors` is called each time, for
+    moments are created by the first step. Each tensor stays the object that it is: its `data` is exchanged, and a
+    checkpoint reads and writes it on the host. Single numbers (step counts) stay where they are."""
 
     def __init__(self, tensors: Callable[[], Iterable[Tensor]], device: torch.device):
         self.tensors, self.device = tensors, device
@@ -204,13 +191,10 @@ class HostState:
 
 
 class HostModule:
-    """A module whose weights are in host memory, and on its device inside `with host_module.on_device():`.
-
-    Parameters and buffers stay the objects that they are; only the memory behind them is exchanged, so references and
-    views are valid again when it is back. Weights that can be trained are copied back after each use, frozen ones are
-    not. Outside the `with` they must not be read. With `parks` false they stay on their device
-    (`fsdp_config.param_offload` of a role).
-    """
+    """A module whose weights are in host memory, and on its device inside `with host_module.on_device():`. Parameters
+    and buffers stay the objects that they are; only the memory behind them is exchanged, so references and views are
+    valid again when it is back. Weights that can be trained are copied back after each use, frozen ones are not.
+    Outside the `with` they must not be read. With `parks` false (`param_offload` of a role) they stay."""
 
     def __init__(self, module: nn.Module, *, parks: bool = True):
         self.module, self.parks = module, parks

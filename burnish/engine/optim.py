@@ -29,11 +29,8 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: "OptimConfi
 
 
 def learning_rate(config: "OptimConfig", total_steps: int) -> Callable[[int], float]:
-    """The schedule: learning rate of optimiser step 0, 1, …
-
-    Rises linearly over the warm-up (`lr_warmup_steps`, or `lr_warmup_steps_ratio` of all steps where that is
-    negative), then stays (`constant`) or falls along a cosine to `min_lr_ratio` of the peak at the last step.
-    """
+    """The schedule: learning rate of optimiser step 0, 1, … A linear warm-up (`lr_warmup_steps`; negative:
+    `lr_warmup_steps_ratio` of all), then constant, or a cosine down to `min_lr_ratio` of the peak."""
     warmup = config.lr_warmup_steps
     if warmup < 0:
         warmup = int(config.lr_warmup_steps_ratio * total_steps)
@@ -51,10 +48,8 @@ def learning_rate(config: "OptimConfig", total_steps: int) -> Callable[[int], fl
 
 
 def clip_gradients(gradients: Iterable[Tensor], limit: float | None, shards: dist.ProcessGroup | None = None) -> Tensor:
-    """Scale gradients so that their norm is at most `limit` (None or 0: leave them); returns the norm before.
-
-    Where each process of `shards` has slices of them, it is the norm of the whole.
-    """
+    """Scale gradients so that their norm is at most `limit` (None or 0: leave them); returns the norm before. Where
+    each process of `shards` has slices of them, it is the norm of the whole."""
     gradients = list(gradients)
     if not gradients:
         return torch.zeros(())

@@ -50,9 +50,7 @@ class Slice:
 
 def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torch.dtype) -> None:
     """Spread the weights of `module` over the mesh, layer by layer; it computes in `compute`, sums in float32.
-
-    Gradients are added up over processes, never averaged: losses are divided by counts of the whole mini-batch.
-    """
+    Gradients are added up over processes, never averaged: losses are divided by counts of the whole mini-batch."""
     # Some models of transformers keep weights in float32 next to others (`_keep_in_fp32_modules`); FSDP2 has one type
     # for all that it gathers. Buffers it leaves as they are.
     if own := [name for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != compute]:
@@ -137,11 +135,8 @@ def whole_buckets(
     dtype: torch.dtype | None = None,
     size: int = BUCKET_BYTES,
 ) -> Iterator[dict[str, Tensor]]:
-    """Whole tensors from the slices (of float32 or another type) that processes hold, about `size` bytes at a time.
-
-    All processes go through it together; without a mesh, slices are whole. `dtype` is the type that they are rounded to
-    before they travel.
-    """
+    """Whole tensors from the slices (of float32 or another type) that processes hold, about `size` bytes at a time. All
+    processes go through it together; without a mesh, slices are whole. They travel as `dtype`."""
     bucket: list[str] = []
     filled = 0
     for name in tensors:
@@ -158,11 +153,9 @@ def whole_buckets(
 def checksums(
     tensors: Mapping[str, Tensor], slices: Mapping[str, Slice], mesh: Mesh | None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """A number (n,) for each whole tensor, from its bits and their places, as values of `dtype`.
-
-    Each process adds up what it holds itself, so nothing is gathered. The same bits at the same places give the same
-    number however they are cut; a slice that is missing, old or out of place gives another.
-    """
+    """A number (n,) for each whole tensor, from its bits and their places, as values of `dtype`. Each process adds up
+    what it holds itself, so nothing is gathered. The same bits at the same places give the same number however they are
+    cut; a slice that is missing, old or out of place gives another."""
     sums = [_checksum(tensor.detach().to(dtype or tensor.dtype), slices[name]) for name, tensor in tensors.items()]
     total = torch.stack(sums).cpu() if sums else torch.zeros(0, dtype=torch.int64)
     if mesh is None:

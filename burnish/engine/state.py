@@ -7,10 +7,9 @@
     engine.json                         format, parts, optimiser, number of its moments, settings of the adapter, and
                                         for `extra` the number of updates
 
-Several processes write one such folder together, each its own rows of masters and moments, and any number of processes
-reads it back (`engine/shards.py`). Nothing is unpickled. `load` checks all of it before it changes anything; if one
-process finds damage, none continues. `capture` and `load` are called by all processes of a mesh together;
-`Snapshot.write` by each for itself.
+Several processes write one folder, each its own rows of masters and moments; any number reads it (`engine/shards.py`).
+Nothing is unpickled. `load` checks all before it changes anything; if one process finds damage, none continues. The
+processes of a mesh call `capture` and `load` together, `Snapshot.write` each for itself.
 """
 
 import hashlib
@@ -60,8 +59,7 @@ Write = Callable[[Path], object]  # fills a folder
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What this process writes in a save, if anything: of the model as it is, or copied, so that training may continue
-    before `write` is called."""
+    """What this process writes in a save, if anything: as it is, or a copy, beside which training may continue."""
 
     write_model: Write | None
     files: dict[str, dict[str, Tensor]]
@@ -144,7 +142,7 @@ def _in_place(tensor: Tensor) -> Tensor:
 
 def _model_writer(trainable: "Trainable", hosted: Callable[[Tensor], Tensor], *, copy: bool) -> Write | None:
     """What writes the files that transformers or PEFT reads, now or later and in any thread; of several processes the
-    first does, in the type that the model computes in, so the files are those that one process would have written."""
+    first, in the type that the model computes in: the files are those of one process."""
     module, mesh = trainable.module, trainable.mesh
     if mesh is None:
         return _writer(module, hosted, copy=copy)
@@ -186,9 +184,7 @@ def _save_pretrained(module: "PreTrainedModel", weights: dict[str, Tensor] | Non
 
 def load(trainable: "Trainable", folder: Path, contents: Sequence[str] = PARTS) -> None:
     """Read the parts `contents` back, weights always; nothing changes unless all of it fits. Warns of what is left out.
-
-    All processes of a mesh check first, and none changes anything where it failed in one.
-    """
+    All processes of a mesh check first, and none changes anything where it failed in one."""
     found = _agreed(trainable.mesh, lambda: _check(trainable, folder, contents))
     _agreed(trainable.mesh, lambda: _restore(trainable, found))
     for part, what in RESTARTED.items():
@@ -196,12 +192,8 @@ def load(trainable: "Trainable", folder: Path, contents: Sequence[str] = PARTS) 
             log.warning("%s is read without its part %s (checkpoint.load_contents): %s", folder, part, what)
 
 
-@dataclass(frozen=True)
-class _StoredState:
-    masters: StoredTensors
-    moments: StoredTensors | None
-    random_state: dict[str, Tensor]
-    step: int | None
+# masters, moments, random state by device, number of updates; what is not read is None or empty
+_StoredState = tuple[StoredTensors, StoredTensors | None, dict[str, Tensor], int | None]
 
 
 def _check(trainable: "Trainable", folder: Path, contents: Sequence[str]) -> _StoredState:
@@ -215,25 +207,26 @@ def _check(trainable: "Trainable", folder: Path, contents: Sequence[str]) -> _St
         moments = StoredTensors(folder, OPTIMIZER, shards, save)
         _check_moments(trainable, moments, facts)
     if "extra" not in contents:
-        return _StoredState(masters, moments, {}, None)
-    return _StoredState(masters, moments, _read_random_state(folder / RNG, trainable.device), facts["step"])
+        return masters, moments, {}, None
+    return masters, moments, _read_random_state(folder / RNG, trainable.device), facts["step"]
 
 
 def _restore(trainable: "Trainable", found: _StoredState) -> None:
+    masters, moments, random_state, step = found
     reshard(trainable.module)  # else the next pass would use whole weights of before
     with torch.no_grad():
         for name, master in trainable.masters.items():
-            found.masters.read(name, trainable.slices[name], master)
+            masters.read(name, trainable.slices[name], master)
     trainable.write_compute_weights()
     trainable.optimizer.state.clear()
-    if found.moments is not None:
-        _restore_moments(trainable, found.moments)
+    if moments is not None:
+        _restore_moments(trainable, moments)
     trainable.host_state.to_host()
-    if found.step is not None:
-        trainable.step = found.step
-        torch.set_rng_state(found.random_state["cpu"])
-        if trainable.device.type == "cuda" and "cuda" in found.random_state:
-            torch.cuda.set_rng_state(found.random_state["cuda"], trainable.device)
+    if step is not None:
+        trainable.step = step
+        torch.set_rng_state(random_state["cpu"])
+        if trainable.device.type == "cuda" and "cuda" in random_state:
+            torch.cuda.set_rng_state(random_state["cuda"], trainable.device)
 
 
 def _agreed(mesh: Mesh | None, work: Callable[[], T]) -> T:

@@ -95,10 +95,8 @@ class Trainable:
         fsdp: FSDPConfig | None = None,
         mesh: Mesh | None = None,
     ):
-        """`model` sets how the module is run, it and `fsdp` what waits in host memory; None: the defaults.
-
-        With a `mesh` the module is sharded as `fsdp` says, from wherever it is to `device`.
-        """
+        """`model` sets how the module is run, it and `fsdp` what waits in host memory; None: the defaults. With a
+        `mesh` the module is sharded as `fsdp` says, from wherever it is to `device`."""
         model = model or ModelConfig()
         self.moves_activations = model.enable_activation_offload
         self.moves_state = moves_state(fsdp, is_sharded=mesh is not None)
@@ -130,11 +128,8 @@ class Trainable:
         return infer(self.module, function, batch, micro, self.device, self.mesh)
 
     def forward_backward(self, batch: DataProto, loss_fn: Loss, micro: MicroBatch) -> dict[str, float]:
-        """The gradients of a mini-batch, in `gradients`. `loss_fn` gives a micro-batch's share of the loss.
-
-        Shares are summed, so a loss that is a mean must already be divided by the count of the whole mini-batch; its
-        metrics are tallies for the same reason. Returns the metrics with `loss`.
-        """
+        """A mini-batch's `gradients`; returns metrics with `loss`. `loss_fn` gives a micro-batch's share of the loss:
+        shares are summed, so a mean is divided by the count of the whole mini-batch, and metrics are tallies."""
         self.module.train()
         self._forget_gradients()
         parts: list[Metrics] = []
@@ -152,11 +147,8 @@ class Trainable:
 
     def optim_step(self, loss: float, schedule: int | None = None) -> dict[str, float]:
         """One optimiser step on the gradients there are. `schedule` is the place in the learning-rate schedule (None:
-        the number of updates so far).
-
-        Returns `grad_norm`, `lr` and `bad_step`: 1 where loss or gradient was NaN or infinite; such a step is not
-        applied. It still counts in the schedule.
-        """
+        the number of updates so far). Returns `grad_norm`, `lr` and `bad_step`: 1 where loss or gradient was NaN or
+        infinite; such a step is not applied. It still counts in the schedule."""
         norm = float(clip_gradients(self.gradients.values(), self.grad_clip, self.mesh.shards if self.mesh else None))
         lr = self.learning_rate(self.step if schedule is None else schedule)
         bad = not (math.isfinite(loss) and math.isfinite(norm))

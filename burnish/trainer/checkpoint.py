@@ -93,8 +93,7 @@ class CheckpointStore:
         self._writer.start(lambda: self._save(step, write), f"writing checkpoint {self.folder(step)}")
 
     def finished(self, *, wait: bool) -> Path | None:
-        """The checkpoint that was completed since the last call, if any; raises why it could not be. With `wait` one on
-        its way is waited for, up to a deadline."""
+        """The checkpoint completed since the last call; raises why it could not be. `wait`: up to the deadline."""
         return self._writer.outcome(wait=wait)
 
     def folder(self, step: int) -> Path:
@@ -200,8 +199,8 @@ def link_model_files(folder: Path, source: str) -> None:
 
 
 def _ask_again(folder: Path) -> None:
-    """Have a network file system list what other machines wrote into a folder and those below: NFS answers from what it
-    remembers, for up to a minute, until this machine changes something in the folder."""
+    """Have a network file system list what other machines wrote below a folder: until this machine changes something
+    there, NFS answers from memory for up to a minute."""
     probe = folder / PROBE
     probe.touch()
     probe.unlink()
@@ -251,9 +250,6 @@ def disk_errors(target: Path) -> Iterator[None]:
             f"cannot write checkpoint {target}: {reason}. The previous checkpoint is untouched; free "
             f"space or set trainer.default_local_dir to a folder that can be written, then run the same command again"
         ) from error
-
-
-# The state of the controller
 
 
 def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:

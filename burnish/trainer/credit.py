@@ -25,14 +25,12 @@ GAP = "rollout_corr/k3_kl"  # mean over tokens of the k3 estimate of the KL
 SWITCH = "algorithm.rollout_correction.mode"
 COLUMNS = {"log_prob": "old_log_probs", "entropy": "entropys"}  # outputs of the log-prob pass that have their own name
 
-
 log = logging.getLogger(__name__)
 
 
 def reward_tokens(batch: DataProto, model: Any, update: str, step: int) -> tuple[DataProto, dict[str, list[float]]]:
-    """The batch with the rewards per token, `process_rewards` (B, R), of a model that is trained along with the policy,
-    and the metrics of its own update. It learns from the `outcomes` (B,) of the same batch, `before` it rewards it or
-    `after`."""
+    """The batch with the rewards per token, `process_rewards` (B, R), of a model that is trained along, and the metrics
+    of its update. It learns from the batch's `outcomes` (B,) `before` it rewards it or `after`."""
     batch = batch.union(model.compute_start_log_prob(batch))
     if update == "before":
         updates = model.update_process_reward(batch, step)
@@ -132,9 +130,8 @@ def _component(batch: DataProto, row: int, name: str) -> float:
 
 
 class RolloutCorrection:
-    """Adds `rollout_is_weights` (B, R), which weigh the loss, and `loss_mask` (B, R), the tokens that stay in it. With
-    `auto`, from the step after one past the threshold until one had at most half of it. If nothing else asks for
-    log-probs before the update, its first optimiser step measures the gap (`workers/objectives.py`)."""
+    """Adds `rollout_is_weights` (B, R) and `loss_mask` (B, R), the tokens in the loss; with `auto` from the step after
+    one past the threshold until one had at most half. If nothing reads old log-probs, the update measures the gap."""
 
     def __init__(self, config: RolloutCorrectionConfig, event: Callable[..., None]):
         self.config, self.event = config, event
@@ -181,9 +178,8 @@ class RolloutCorrection:
         if mode == "measure" and not gap <= threshold and not self.warned:  # a gap of NaN is past any threshold
             self.warned = True
             self.event("rollout_gap", **facts)
-            log.warning(
-                "%s%s", found, "" if self.config.bypass_mode else f", and nothing corrects it; {SWITCH}=auto would"
-            )
+            cure = "" if self.config.bypass_mode else f", and nothing corrects it; {SWITCH}=auto would"
+            log.warning("%s%s", found, cure)
         if mode != "auto":
             return
         active = not gap <= (threshold / 2 if self.active else threshold)

@@ -72,9 +72,6 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     return judge(evaluation, fail_under)
 
 
-# Rows
-
-
 def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explicit: frozenset[str]) -> list[RowRequest]:
     """One request per response, in the order of the file. DataError: a row that cannot be scored, with its reason."""
     names = columns(rows)
@@ -99,8 +96,8 @@ def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explic
 def require_named(
     rows: Sequence[Row], names: list[str], data: EvalDataConfig, explicit: frozenset[str], custom: bool
 ) -> None:
-    """The columns that the keys name. No built-in scorer reads the prompt, and a custom function may do without data
-    source and ground truth too: those are asked for only where they were named, or are needed (`row_requests`)."""
+    """The columns that the keys name. A scorer may do without prompt, data source and ground truth: these are asked for
+    where they were named, or are needed (`row_requests`)."""
     wanted = [("data.response_key", data.response_key, "the responses", "")]
     if "data.prompt_key" in explicit and find_prompt_key(dict.fromkeys(names, True), data.prompt_key) is None:
         wanted.append(("data.prompt_key", data.prompt_key, "the prompts", ""))
@@ -191,9 +188,6 @@ def trajectory_facts(row: Row, key: str, count: int) -> list[dict[str, Any]]:
         {"num_turns": turns, "num_tool_calls": calls, "truncated": None if reason is None else reason == "length"}
         for turns, calls, reason in columns
     ]
-
-
-# Scores
 
 
 def score(asked: Sequence[RowRequest], scoring: Scoring, config: RewardConfig) -> list[ScoreResult]:

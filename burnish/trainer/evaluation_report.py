@@ -104,9 +104,6 @@ def _source(name: str, samples: Sequence[Sample], statistics: dict[str, Statisti
     )
 
 
-# For people
-
-
 def print_tables(evaluation: Evaluation) -> None:
     """A heading and a table per data source. The cell in row k of column best is best@k/mean."""
     console = Console()
@@ -163,9 +160,6 @@ def _cell(value: float) -> str:
 
 def _by(evaluation: Evaluation) -> str:
     return evaluation.scored_by.label if evaluation.scored_by.path else "the built-in scorers"
-
-
-# For programs
 
 
 def write_json(evaluation: Evaluation, path: Path) -> None:

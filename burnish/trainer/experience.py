@@ -2,9 +2,9 @@
 
 A step publishes the weights, takes the next prompts of the stream (the data's, and those of `augment.py`), runs n
 trajectories per prompt, with a greedy one where the algorithm needs a baseline, and scores them; with
-`algorithm.filter_groups` in rounds (`filter.py`). With `trainer.async_rollout.staleness` = k > 0, up to k rounds after
-the one that is waited for are begun: a step takes at least one, so no token is older than k versions. The state (place
-in the data, prompts drawn, proposals that wait) is that before the oldest round begun: a resumed run begins it again.
+`algorithm.filter_groups` in rounds (`filter.py`). With `async_rollout.staleness` = k > 0, up to k rounds after the one
+waited for are begun: a step takes at least one, so no token is older than k versions. The state is that before the
+oldest round begun: a resumed run begins it again.
 """
 
 from collections import deque
@@ -51,11 +51,8 @@ class Round:
 
 
 class Experience:
-    """The prompt stream and what turns it into batches.
-
-    end            prompts to draw in all; None: endless
-    scores_apart   the reward model has its own devices: passes of other models over a step need not wait for it
-    """
+    """The prompt stream and what turns it into batches. `end`: prompts to draw in all (None: endless). `scores_apart`:
+    the reward model has its own devices, so passes of other models over a step need not wait for it."""
 
     def __init__(
         self,
@@ -93,8 +90,7 @@ class Experience:
     def draw(
         self, step: int, metrics: dict[str, float], begin_passes: BeginPasses = Passes
     ) -> tuple[DataProto, Passes]:
-        """The batch of training step `step`: at most train_batch_size groups of n samples, scored; and the passes of
-        models over it, begun."""
+        """At most train_batch_size groups of n samples, scored, and the passes of models over them, begun."""
         with timed(metrics, "update_weights"):
             self.policy.update_weights(step - 1)
         drawn, position, passes = self.drawn, self.position, None
@@ -175,13 +171,11 @@ class Experience:
         return new
 
     def _scored(self, batch: DataProto, metrics: dict[str, float]) -> DataProto:
-        algorithm = self.config.algorithm
-        needs_groups = self.needs.groups or algorithm.filter_groups.enable
-        batch = score(
-            batch, self.manager, self.config.reward, metrics, needs_groups=needs_groups, model=self.reward_model
-        )
+        algorithm, model = self.config.algorithm, self.reward_model
+        compares = self.needs.groups or algorithm.filter_groups.enable
+        batch = score(batch, self.manager, self.config.reward, metrics, needs_groups=compares, model=model)
         if self.needs.process_reward:
-            batch.batch["outcomes"] = outcomes(batch, ("acc", RULE_SCORE) if self.reward_model else ("acc",))
+            batch.batch["outcomes"] = outcomes(batch, ("acc", RULE_SCORE) if model else ("acc",))
         if algorithm.overlong_buffer.enable:
             add_overlong_penalty(batch, self.config.data.response_limit, algorithm.overlong_buffer)
         if not self.config.actor_rollout_ref.actor.state_masking:

@@ -93,9 +93,7 @@ class GenerationJob:
             }
             entries.append(entry)
         groups = [entries[i : i + n] for i in range(0, len(entries), n)]
-        added = [
-            pa.array([[entry[field.name] for entry in group] for group in groups], type=field.type) for field in ADDED
-        ]
+        added = [pa.array([[e[field.name] for e in group] for group in groups], type=field.type) for field in ADDED]
         given = self.prompts.arrow.slice(numbers.start, len(numbers)).columns
         return pa.Table.from_arrays([*given, *added], schema=self.schema)
 

@@ -57,7 +57,7 @@ def in_parallel(function: Callable[[str], T], names: Iterable[str]) -> list[T]:
 
 def write_captured(group: WorkerGroup, folder: Path) -> None:
     """Have the workers write the checkpoint that they captured, each while it computes. Waits for all, also where one
-    could not: as long as the others write, their folder must stay."""
+    failed: as others write, their folder must stay."""
 
     async def all_of_them() -> list[BaseException | None]:
         calls = (peer.call("write_captured", folder) for peer in group.peers())
@@ -74,8 +74,7 @@ def close_within(seconds: float, group: Any) -> None:
 
 
 class RemoteRollouts:
-    """The policy as experience asks it, where agent loops run in separate processes over the policy's engines: up to
-    `staleness` rounds ahead."""
+    """The policy, where agent loops run in processes of their own over its engines, up to `staleness` rounds ahead."""
 
     def __init__(self, policy: WorkerGroup, agents: WorkerGroup, staleness: int = 0):
         self.policy, self.agents = policy, agents

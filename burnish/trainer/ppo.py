@@ -253,8 +253,8 @@ class PPOTrainer:
         return several or chooses or self.config.algorithm.pf_ppo.enable or self.credit.reads_old_log_probs
 
     def begin_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
-        """Begin what anything reads of: `old_log_probs` and what else the estimator asked of that pass (the rollout's
-        own where it is bypassed), `ref_log_prob` and `values`."""
+        """Begin what is read of `old_log_probs` (or take the rollout's) and the estimator's outputs, reference,
+        values."""
         passes = Passes(batch, metrics)
         if self.reads_old_log_probs() and self.config.algorithm.rollout_correction.bypass_mode:
             batch.batch["old_log_probs"] = batch.batch["rollout_log_probs"]

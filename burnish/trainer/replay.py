@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from burnish.config import PPOConfig, RMConfig, SFTConfig
+from burnish.config import PPOConfig
 from burnish.config.key import read
-from burnish.config.supervised import SupervisedConfig
 from burnish.controller import ClassWithInitArgs, Worker
 from burnish.controller.worker import WorkerPlace
 from burnish.engine import diagnosis
@@ -153,10 +152,8 @@ def _run_modules(subject: Subject, numbers: Iterable[int]) -> None:
 
 def _described(subject: Subject, i: int, loss: float) -> BadRow:
     columns, row = subject.rows.batch, subject.rows.non_tensor_batch
-    length = int(columns["attention_mask"][i].sum())
-    response = 0
-    if "responses" in columns:
-        response = int(columns["attention_mask"][i][-columns["responses"].shape[1] :].sum())
+    real, width = columns["attention_mask"][i], columns["responses"].shape[1] if "responses" in columns else 0
+    length, response = int(real.sum()), int(real[len(real) - width :].sum())
     token = diagnosis.first_bad_token(subject.values, subject.mask, i)
     values = {} if token is None else {name: float(value[i, token]) for name, value in subject.values.items()}
     uid = row["uid"][i] if "uid" in row else None
@@ -229,9 +226,6 @@ def _named(names: list[str]) -> str:
     return f"{len(names)}: {shown}" if names else "0"
 
 
-# The subject of each role
-
-
 def _worker(cls: type[W], config: PPOConfig) -> W:
     return ClassWithInitArgs(cls, config, 1).make(WorkerPlace(device=config.trainer.device))
 
@@ -263,8 +257,7 @@ def _critic(config: PPOConfig, dump: Dump) -> Subject:
     critic, micro = worker.critic, worker.update_micro_batch
     values = critic.infer(lambda rows: {"value": critic.forward.values(pack(rows.batch))}, mini, micro)
     values |= _columns(mini, "values", "returns")
-    mask = mini.batch["response_mask"]
-    return Subject(critic, mini, worker.objective(mini), micro, values, mask)
+    return Subject(critic, mini, worker.objective(mini), micro, values, mini.batch["response_mask"])
 
 
 def _process_reward(config: PPOConfig, dump: Dump) -> Subject:
@@ -273,38 +266,27 @@ def _process_reward(config: PPOConfig, dump: Dump) -> Subject:
     model, micro = worker.model, worker.micro_batch
     values = model.infer(lambda rows: model.forward.log_probs(pack(rows.batch)), mini, micro)
     values |= _columns(mini, "process_ref_log_prob")
-    mask = mini.batch["response_mask"]
-    return Subject(model, mini, worker.objective(mini), micro, values, mask)
+    return Subject(model, mini, worker.objective(mini), micro, values, mini.batch["response_mask"])
 
 
-def _sft(config: SFTConfig, dump: Dump) -> Subject:
-    objective = NextTokens(config, _tokenizer(config))
+def _examples(config: Any, dump: Dump) -> Subject:
+    """Of `burnish sft` or `burnish rm`, whose rows are pairs."""
+    tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
+    pairs, mini = dump.update.role == "rm", dump.batch
+    objective: Any = Preferences(config, tokenizer) if pairs else NextTokens(config, tokenizer)
     trainable = make_trainable(objective, 1)
-    values = trainable.infer(lambda rows: trainable.forward.log_probs(pack(rows.batch)), dump.batch, objective.micro)
-    loss, mask = objective.loss(trainable.forward, dump.batch), dump.batch.batch["response_mask"]
-    return Subject(trainable, dump.batch, loss, objective.micro, values, mask)
-
-
-def _rm(config: RMConfig, dump: Dump) -> Subject:
-    objective = Preferences(config, _tokenizer(config))
-    trainable = make_trainable(objective, 1)
-    of_pairs = trainable.infer(lambda rows: objective.row_values(trainable.forward, rows), dump.batch, objective.micro)
+    forward, micro = trainable.forward, objective.micro
+    loss = objective.loss(forward, mini)
+    if not pairs:
+        values = trainable.infer(lambda rows: forward.log_probs(pack(rows.batch)), mini, micro)
+        return Subject(trainable, mini, loss, micro, values, mini.batch["response_mask"])
+    of_pairs = trainable.infer(lambda rows: objective.row_values(forward, rows), mini, micro)
     values = {name: value[:, None] for name, value in of_pairs.items()}  # (B, 1)
-    loss, mask = objective.loss(trainable.forward, dump.batch), torch.ones(len(dump.batch), 1)
-    return Subject(trainable, dump.batch, loss, objective.micro, values, mask, sides=2)
+    return Subject(trainable, mini, loss, micro, values, torch.ones(len(mini), 1), sides=2)
 
 
-SUBJECTS: dict[str, Callable[[Any, Dump], Subject]] = {
-    "actor": _actor,
-    "critic": _critic,
-    "process_reward": _process_reward,
-    "sft": _sft,
-    "rm": _rm,
-}
-
-
-def _tokenizer(config: SupervisedConfig) -> Any:
-    return load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
+SUBJECTS: dict[str, Callable[[Any, Dump], Subject]] = {"actor": _actor, "critic": _critic}
+SUBJECTS |= {"process_reward": _process_reward, "sft": _examples, "rm": _examples}
 
 
 def _columns(rows: DataProto, *names: str) -> dict[str, Tensor]:

@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
-    """One plain dictionary per trajectory: texts, score, and token by token the policy's mask, log-probs, advantage and
-    version, the latter where generation runs ahead."""
+    """One dictionary per trajectory: texts, score, and by token the policy's mask, log-probs, advantage and version."""
     columns, others = batch.batch, batch.non_tensor_batch
     prompts, responses, mask = (columns[name].numpy() for name in ("prompts", "responses", "response_mask"))
     prompts_there, responses_there = np.split(columns["attention_mask"].bool().numpy(), [prompts.shape[1]], axis=1)
@@ -106,9 +105,8 @@ def agent_metrics(trajectories: Sequence[Mapping[str, Any]]) -> dict[str, float]
 
 
 def off_policy_metrics(batch: DataProto, version: int, *, measured: bool = True) -> dict[str, float]:
-    """The ages of a batch's tokens, in steps between the weights that sampled them and those of this version: mean and
-    maximum, the share of trajectories with several, the share of tokens of each, and where `old_log_probs` are
-    `measured` on the trained weights the k3 estimate of KL(their own weights ‖ the weights they train)."""
+    """The ages of a batch's tokens, in versions of the weights: mean and maximum, the shares of trajectories with
+    several and of tokens of each; with `old_log_probs` `measured` on the trained weights, k3 of KL(own ‖ trained)."""
     columns, gaps = batch.batch, None
     if VERSIONS not in columns or not bool(columns["response_mask"].any()):
         return {}

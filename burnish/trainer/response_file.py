@@ -136,20 +136,16 @@ def output_schema(path: str, there: pa.Schema) -> pa.Schema:
 def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, Any]:
     """What decides the responses, by the names of keys; `loops` are the modules of the user's agent loops."""
     model, agent = config.model, config.rollout.agent
-    libraries = [name.strip() for name in (model.external_lib or "").split(",") if name.strip()]
+    given = model.external_lib or ""
+    libraries = [name.strip() for name in given.split(",") if name.strip()]
     for name in libraries:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise ConfigError(
-                f"model.external_lib={model.external_lib}: {name} could not be imported ({error})"
-            ) from error
-    facts = {
-        name: read(config, name)
-        for name, known in keys_of(GenerationConfig).items()
-        if name not in NEUTRAL and not known.about.inert
-    }
-    return facts | {
+            raise ConfigError(f"model.external_lib={given}: {name} could not be imported ({error})") from error
+    known = keys_of(GenerationConfig)
+    decide = [name for name in known if name not in NEUTRAL and not known[name].about.inert]
+    return {name: read(config, name) for name in decide} | {
         "data.path": _digest([locate(config.data.path)]),
         "model.path": _model_digest(model.path, weights=True),
         "model.tokenizer_path": model.tokenizer_path and _model_digest(model.tokenizer_path, weights=False),
@@ -164,12 +160,10 @@ def whose(theirs: Any, ours: Mapping[str, Any]) -> str:
         return "was not written by burnish generate"
     changes = []
     for name in dict.fromkeys((*ours, *theirs)):
-        before, now = theirs.get(name), ours.get(name)
-        if before != now:
-            is_digest = any(isinstance(value, str) and value.startswith(DIGEST) for value in (before, now))
-            changes.append(
-                f"{name} had other contents" if is_digest else f"{name} was {show(before)} and is {show(now)}"
-            )
+        if (before := theirs.get(name)) != (now := ours.get(name)):
+            is_digest = any(str(value).startswith(DIGEST) for value in (before, now))
+            what = "had other contents" if is_digest else f"was {show(before)} and is {show(now)}"
+            changes.append(f"{name} {what}")
     return f"was made by another command ({', '.join(changes)})"
 
 
@@ -198,18 +192,13 @@ def _code(modules: Iterable[str]) -> list[Path]:
     files = {name: Path(file) for name, file in found.items() if file and not name.startswith("burnish.")}
     own = {files[name] for name in modules if name in files}
     places = {file.parents[name.count(".")] for name, file in files.items() if file in own}
-    imported = {
-        file for file in files.values() if places.intersection(file.parents) and "site-packages" not in file.parts
-    }
-    return sorted(own | imported)
+    near = {file for file in files.values() if places.intersection(file.parents)}
+    return sorted(own | {file for file in near if "site-packages" not in file.parts})
 
 
 class GenerationOutput:
-    """The output file of one job, and the lock on it. Unless `is_complete`, `begin` comes before anything is written.
-
-    facts      what decides the result (`job_facts`)
-    overwrite  whether a file that is there, and what another job left of one, may go; else entering raises
-    """
+    """The output file of the job with these `facts`, and the lock on it. Unless `is_complete`, `begin` comes first.
+    With `overwrite` a file that is there, and what another job left of one, may go; else entering raises."""
 
     def __init__(self, path: str | Path, facts: Mapping[str, Any], *, overwrite: bool = False):
         self.path = Path(path)

@@ -1,9 +1,9 @@
 """Restarts: a run whose workers died, or whose process hangs, continues from its newest checkpoint.
 
 - Workers of a cluster died or hang: `setup.train` builds the run again in the same process (`note`).
-- The process of a one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execve` in place,
-  which ends every thread and closes files, locks and GPU contexts; process id, terminal and exit code stay. The new
-  program reads why in `VARIABLE`. A program that calls the trainer itself exits with the watchdog's code instead.
+- A one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execve` in place, which ends every
+  thread and closes files, locks and GPU contexts; the process id stays, and `VARIABLE` says why. A program that calls
+  the trainer itself exits with the watchdog's code instead.
 """
 
 import dataclasses
@@ -90,8 +90,7 @@ class Restarts:
         log.warning("%s", next_step)
 
     def on_hang(self, trainer: "PPOTrainer", why: str) -> tuple[str, Callable[[], None]]:
-        """For the watchdog's thread (`Watchdog.on_hang`): what happens now, and the function that does it. A run that
-        hangs while it is being closed is not restarted."""
+        """For the watchdog's thread (`Watchdog.on_hang`): what happens now, and what does it. One being closed ends."""
         next_step = f"This process is ended (exit code {EXIT_CODE})"
         if trainer.ending:
             next_step = f"The run had ended before that ({trainer.ending}). {next_step}"

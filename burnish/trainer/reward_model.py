@@ -114,8 +114,8 @@ class RewardModel:
 
 
 def offered(batch: DataProto, judgement: Judgement, results: Sequence[ScoreResult]) -> DataProto:
-    """The batch as a manager with its own scoring gets it: with `rm_scores` (B, R), 0 in rows that were not asked
-    about, and for the report `rm_score`, None in those and where the model failed."""
+    """The batch for a manager with its own scoring: with `rm_scores` (B, R), 0 in rows not asked about, and `rm_score`,
+    None in those and where the model failed."""
     scores = torch.tensor([result.score if result.score is not None else math.nan for result in results])
     batch.batch[PRECOMPUTED] = on_last_token(scores, batch.batch["response_mask"])
     known = {row for row in judgement.results if results[row].error is None}

@@ -110,11 +110,9 @@ class Preferences(Objective[RMConfig, PreferencePair]):
 
 
 def padding_token(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> int | None:
-    """The id that is to mark padding: the pad token's, unless conversations end with it.
-
-    A classifier reads at the last token that is not padding. Were the token that ends an answer padding, no model could
-    tell an answer that ended from one that did not. So another special token takes its place; None: there is no other.
-    """
+    """The id that is to mark padding: the pad token's, unless conversations end with it. A classifier reads at the last
+    token that is not padding. Were the token that ends an answer padding, no model could tell an answer that ended from
+    one that did not. So another special token takes its place; None: there is no other."""
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     end = ChatRenderer(tokenizer).whole(messages)[-1]
     choice = (tokenizer.pad_token_id, tokenizer.bos_token_id, *sorted(special_ids(tokenizer)))

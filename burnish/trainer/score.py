@@ -44,25 +44,24 @@ def score(
     needs_groups: bool,
     model: RewardModel | None = None,
 ) -> DataProto:
-    """Add `token_level_scores` (B, R) and `reward_info`, per row a dict of values in JSON's types, whatever arrays a
-    manager returned them in; rows without a score are dropped."""
+    """Add `token_level_scores` (B, R) and `reward_info`, per row a dict of JSON's types; rows without a score go."""
     if not manager.takes_results:  # without trajectories that a tool, a retriever or an interaction broke off
         carried = batch.non_tensor_batch.get("score_result", [None] * len(batch))
         broken = [result is not None and result.of_tool for result in carried]
         if any(broken):
             results = [result if is_broken else SCORED for result, is_broken in zip(carried, broken, strict=True)]
-            batch = batch[_policy(batch, results, config, metrics, needs_groups=needs_groups)[0]]
+            batch = batch[_policy(batch, results, config, metrics, needs_groups)[0]]
     judgement = Judgement() if model is None else model(batch, metrics)
     if manager.takes_results:
         judgement.attach_scores(batch)
         results = judgement.joined_with(manager.score(batch))
-        keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
+        keep, report = _policy(batch, results, config, metrics, needs_groups)
         batch.non_tensor_batch["score_result"] = object_column(report.results)
         batch = batch[keep]
         batch.batch["token_level_scores"], columns = _answer(manager, batch)
     elif model is not None and PRECOMPUTED not in batch.batch:  # the manager finds the model's scores in the batch
         results = [judgement.results.get(row, ScoreResult(0.0)) for row in range(len(batch))]
-        keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
+        keep, report = _policy(batch, results, config, metrics, needs_groups)
         batch = offered(batch, judgement, report.results)[keep]
         scores, columns = _answer(manager, batch)
         taken_back = batch.pop([PRECOMPUTED], [RM_SCORE])
@@ -85,7 +84,6 @@ def _policy(
     results: Sequence[ScoreResult],
     config: RewardConfig,
     metrics: dict[str, float],
-    *,
     needs_groups: bool,
 ) -> tuple[np.ndarray, FailureReport]:
     """Which rows stay, (B,), and what the failure policy did; the counts are added to the metrics."""

@@ -51,14 +51,8 @@ TOKENS_PER_PASS = 16384  # by default, where data.micro_batch_size_per_gpu is nu
 EXAMPLES = "number of training examples"
 
 # Of the keys of `data`, those that make no other training examples. Files may be moved, and rows are counted.
-FREE = {
-    "data.train_files",
-    "data.train_max_samples",
-    "data.val_files",
-    "data.val_max_samples",
-    "data.micro_batch_size_per_gpu",
-    "data.packing",
-}
+OF_FILES = ("data.train_files", "data.train_max_samples", "data.val_files", "data.val_max_samples")
+FREE = {*OF_FILES, "data.micro_batch_size_per_gpu", "data.packing"}
 
 
 class Objective(ABC, Generic[Config, Example]):
@@ -111,8 +105,7 @@ class SupervisedTrainer(Generic[Config, Example]):
         folder: RunFolder,
     ):
         config, trainer = objective.config, objective.config.trainer
-        self.objective, self.config = objective, config
-        self.train, self.val = train, val
+        self.objective, self.config, self.train, self.val = objective, config, train, val
         self.total_steps = total_steps(config, train)
         self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout)
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
@@ -121,9 +114,7 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.changed: list[str] = []  # keys, since the checkpoint
         if self.resume_from is not None:
             self.step = step_of(self.resume_from)
-            self.bad_steps, self.changed = read_state(
-                self.resume_from, config, command=objective.command, examples=len(train.dataset)
-            )
+            self.bad_steps, self.changed = read_state(self.resume_from, objective, len(train.dataset))
         else:
             folder.check_inputs_stay(config)
         self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=dataclasses.asdict(config))
@@ -296,9 +287,10 @@ def _check_vocabulary(config: SupervisedConfig, rows: int, *datasets: Examples[E
         )
 
 
-def read_state(folder: Path, config: SupervisedConfig, *, command: str, examples: int) -> tuple[int, list[str]]:
+def read_state(folder: Path, objective: Objective[Config, Example], examples: int) -> tuple[int, list[str]]:
     """The bad steps in a row before the checkpoint, and `key: then → now` for each key that has changed since;
     CheckpointError where this run would not continue with the examples of that one."""
+    command, config = objective.command, objective.config
     try:
         state: dict[str, Any] = json.loads((folder / FILE).read_text())
         theirs: dict[str, Any] = state | state.get("config", {})  # older checkpoints have only a few keys, outside it

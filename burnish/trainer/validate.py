@@ -59,11 +59,10 @@ class Validator:
             for name, parts in answered.meta_info.pop("metrics", {}).items():
                 if name.startswith("failures/"):
                     metrics[name] = metrics.get(name, 0.0) + sum(parts)
-            if self.reward_model is not None and PRECOMPUTED not in answered.batch:
+            model = self.reward_model
+            if model is not None and PRECOMPUTED not in answered.batch:
                 answered.non_tensor_batch[BY_MODEL] = object_column(models_alone(answered))
-            batches.append(
-                score(answered, self.manager, self.config.reward, metrics, needs_groups=False, model=self.reward_model)
-            )
+            batches.append(score(answered, self.manager, self.config.reward, metrics, needs_groups=False, model=model))
         samples = [row for batch in batches for row in sample_rows(batch, self.tokenizer)]
         self.folder.write_validation(step, samples)
         counts = {f"val-{name}": value for name, value in metrics.items() if value and not name.startswith("timing")}

@@ -31,10 +31,8 @@ def value_model(model_folder):
 def sequences():
     """(prompt, response) token lists without padding."""
     noise = torch.Generator().manual_seed(0)
-    return [
-        tuple(torch.randint(3, 90, (n,), generator=noise).tolist() for n in pair)
-        for pair in zip(PROMPTS, RESPONSES, strict=True)
-    ]
+    pairs = zip(PROMPTS, RESPONSES, strict=True)
+    return [tuple(torch.randint(3, 90, (n,), generator=noise).tolist() for n in pair) for pair in pairs]
 
 
 @pytest.fixture
@@ -44,9 +42,8 @@ def make_batch():
         width_r = max(len(r) for _, r in sequences)
         prompts = torch.tensor([[pad] * (width_p - len(p)) + p for p, _ in sequences])
         responses = torch.tensor([r + [pad] * (width_r - len(r)) for _, r in sequences])
-        attention = torch.tensor(
-            [[0] * (width_p - len(p)) + [1] * (len(p) + len(r)) + [0] * (width_r - len(r)) for p, r in sequences]
-        )
+        sizes = [(width_p - len(p), len(p) + len(r), width_r - len(r)) for p, r in sequences]
+        attention = torch.tensor([[0] * before + [1] * there + [0] * after for before, there, after in sizes])
         return DataProto.from_dict(
             tensors={
                 "prompts": prompts,

@@ -188,15 +188,12 @@ def at(name, place):
 
 FIRST, SECOND = "masters-00001-of-00002.safetensors", "masters-00002-of-00002.safetensors"
 MOMENTS = "optimizer-00002-of-00002.safetensors"
-NORM, FACTS = "model.norm.weight", "engine.json"
+NORM, FACTS, OTHER = "model.norm.weight", "engine.json", "belongs to another checkpoint than the other files"
 DAMAGE = {  # what is done to a folder that two processes wrote, and what is said then
     "missing": (lambda f: (f / SECOND).unlink(), f"is incomplete: {SECOND} is missing"),
     "cut off": (lambda f: (f / SECOND).write_bytes((f / SECOND).read_bytes()[:-9]), f"{SECOND} is truncated"),
     "no rows": (lambda f: edit(f / SECOND, without(NORM)), f"no file has the rows of {NORM} from 16 on"),
-    "fewer rows": (
-        lambda f: edit(f / FIRST, lambda t: t | {NORM: t[NORM][:15].clone()}),
-        f"no file has the rows of {NORM} from 15 on",
-    ),
+    "fewer rows": (lambda f: edit(f / FIRST, lambda t: t | {NORM: t[NORM][1:].clone()}), f"the rows of {NORM} from 15"),
     "twice": (lambda f: shutil.copy(f / FIRST, f / SECOND), "it has rows of .* from 0 on, and another file has those"),
     "overlap": (lambda f: edit(f / SECOND, head=at(NORM, [15, 32])), f"it has rows of {NORM} from 15 on, .* up to 16"),
     "too far": (lambda f: edit(f / SECOND, head=at(NORM, [20, 32])), f"rows 20 to 36 of {NORM}, which has 32"),
@@ -208,23 +205,11 @@ DAMAGE = {  # what is done to a folder that two processes wrote, and what is sai
         lambda f: edit(f / MOMENTS, lambda t: t | {f"step.{NORM}": torch.ones(())}),
         f"step.{NORM} is in .*optimizer-00001-of-00002.safetensors and again in .*{MOMENTS}",
     ),
-    "type": (
-        lambda f: edit(f / SECOND, lambda t: t | {NORM: t[NORM].bfloat16()}),
-        f"masters.safetensors is damaged: {NORM} is of type torch.bfloat16",
-    ),
-    "other run": (
-        lambda f: shutil.copy(f.parent / "two" / "lora" / SECOND, f / SECOND),
-        f"{SECOND} belongs to another checkpoint than the other files",
-    ),
-    "other step": (
-        lambda f: edit(f / MOMENTS, head=lambda said: said | {"save": "0123456789abcdef"}),
-        f"{MOMENTS} belongs to another checkpoint than the other files",
-    ),
+    "type": (lambda f: edit(f / SECOND, lambda t: t | {NORM: t[NORM].bfloat16()}), f"{NORM} is of type torch.bfloat16"),
+    "other run": (lambda f: shutil.copy(f.parent / "two" / "lora" / SECOND, f / SECOND), f"{SECOND} {OTHER}"),
+    "other step": (lambda f: edit(f / MOMENTS, head=lambda said: said | {"save": "012345"}), f"{MOMENTS} {OTHER}"),
     "no shards": (lambda f: edit_json(f / FACTS, shards="two"), f"{FACTS} is damaged: it has no valid shards"),
-    "no several": (
-        lambda f: edit_json(f / FACTS, shards=1),
-        f"{FACTS} is damaged: shards=1 is no number of several files",
-    ),
+    "no several": (lambda f: edit_json(f / FACTS, shards=1), "is damaged: shards=1 is no number of several files"),
     "more shards": (lambda f: edit_json(f / FACTS, shards=3), "masters-00001-of-00003.safetensors is missing"),
 }
 
@@ -241,13 +226,10 @@ def damage_cases(folder, trainable, mesh, seen):
         seen[f"damage/{name}"] = message(lambda: trainable.load(folder / "damaged"))
     there = folder / ("two/plain" if mesh.rank != 2 else "nowhere")
     seen["one sees it"] = message(lambda: trainable.load(there))
-    with mock.patch.object(state, "_read_random_state", broken) if mesh.rank == 3 else nullcontext():
+    broken = mock.patch.object(state, "_read_random_state", side_effect=MemoryError("no more of it"))
+    with broken if mesh.rank == 3 else nullcontext():
         seen["one breaks"] = message(lambda: trainable.load(folder / "two" / "plain"))
     seen["unchanged"] = same(before, state_of(trainable)) and noise.equal(torch.get_rng_state())
-
-
-def broken(*_arguments):
-    raise MemoryError("no more of it")
 
 
 def message(work):

@@ -113,6 +113,10 @@ def facts(**changes):
     return lambda folder: edit_json(folder / "update.json", **changes)
 
 
+WRONG = [("config", []), ("versions", None), ("step", "x"), ("number", True), ("schedule", 1.5), ("role", ["actor"]),
+         ("command", None), ("metrics", [1])]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -123,15 +127,8 @@ def facts(**changes):
         (lambda folder: (folder / "batch.json").unlink(), "is damaged .FileNotFoundError: .*batch.json"),
         (write_text("batch.json", "{}"), "is damaged .KeyError: 'non_tensor_batch'"),
         (write_text("batch.safetensors", "12345678abc"), "is damaged .SafetensorError: "),
-        (facts(config=[]), "is damaged .update.json: config is a list, and not a dict"),
-        (facts(versions=None), "is damaged .update.json: versions is a NoneType, and not a dict"),
-        (facts(step="x"), "is damaged .update.json: step is a str, and not a int"),
-        (facts(number=True), "is damaged .update.json: number is a bool"),
+        *((facts(**{key: value}), f"update.json: {key} is a {type(value).__name__}, and not") for key, value in WRONG),
         (facts(number=-1), "is damaged .update.json: step=1, number=-1"),
-        (facts(schedule=1.5), "is damaged .update.json: schedule is a float"),
-        (facts(role=["actor"]), "is damaged .update.json: role is a list"),
-        (facts(command=None), "is damaged .update.json: command is a NoneType"),
-        (facts(metrics=[1]), "is damaged .update.json: metrics is a list"),
         (facts(metrics={"loss": "many"}), "is damaged .could not convert string to float: 'many'"),
         (facts(metrics={"loss": None}), "is damaged .TypeError: "),
         (write_text("update.json", '{"format": 1, "metrics": {}, "step": 1, "number": 0}'), ".KeyError: 'schedule'"),

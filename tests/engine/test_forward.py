@@ -121,12 +121,15 @@ def test_every_way_gives_the_values_and_gradients_of_each_sequence_alone(family,
             torch.testing.assert_close(found[name], gradient, atol=atol, rtol=1e-4)
 
 
+cached_build = cache(lambda family: build(family, {}))
+
+
 @settings(max_examples=25, deadline=None)
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=6), data=st.data())
 @pytest.mark.parametrize("way", ["fused", "packed"])
 def test_no_sequence_sees_another(way, lengths, data):
     """Another token in one sequence changes nothing in the others, and nothing before it in its own."""
-    backbone = Forward(small_model(), WAYS[way]).backbone
+    backbone = Forward(cached_build("qwen2"), WAYS[way]).backbone
     positions = torch.cat([torch.arange(length) for length in lengths])
     row = data.draw(st.integers(0, len(lengths) - 1))
     place = data.draw(st.integers(0, lengths[row] - 1))
@@ -134,18 +137,12 @@ def test_no_sequence_sees_another(way, lengths, data):
     other = ids.clone()
     other[sum(lengths[:row]) + place] += 1
     with torch.no_grad():
-        before, after = (
-            backbone(line, positions, Sequences.of(lengths, "cpu")).split(lengths) for line in (ids, other)
-        )
+        there = Sequences.of(lengths, "cpu")
+        before, after = (backbone(line, positions, there).split(lengths) for line in (ids, other))
     for i, length in enumerate(lengths):
         same = place if i == row else length
         assert torch.equal(before[i][:same], after[i][:same])
     assert not torch.allclose(before[row][place], after[row][place])
-
-
-@cache
-def small_model():
-    return build("qwen2", {})
 
 
 def test_the_plain_output_layer_runs_in_chunks_and_bad_arguments_are_named(causal_lm, batch, monkeypatch):
@@ -191,11 +188,8 @@ def test_sequences_without_a_response_give_zeros(causal_lm, value_model, width, 
     ids = torch.tensor([[5, 6, 7], [0, 0, 8]])
     input_ids = torch.nn.functional.pad(ids, (0, width))
     packed = pack({"input_ids": input_ids, "attention_mask": input_ids != 0, "responses": input_ids[:, 3:]})
-    figures = (
-        Forward(causal_lm, WAYS[way]).log_probs(packed)["log_prob"],
-        Forward(value_model, WAYS[way]).values(packed),
-    )
-    for result in figures:
+    log_probs = Forward(causal_lm, WAYS[way]).log_probs(packed)["log_prob"]
+    for result in (log_probs, Forward(value_model, WAYS[way]).values(packed)):
         assert result.tolist() == [[0.0] * width] * 2 and result.requires_grad
 
 

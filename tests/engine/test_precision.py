@@ -33,20 +33,11 @@ def make_trainable(model_folder):
     return make
 
 
-def step_down(trainable):
-    """One step on a gradient of 1 everywhere: Adam moves every weight by the learning rate."""
-    trainable.gradients = {name: torch.ones_like(master) for name, master in trainable.masters.items()}
-    return trainable.optim_step(0.0)
-
-
 def assert_weights_are_rounded_masters(trainable):
     for name, parameter in trainable.module.named_parameters():
         master = trainable.masters[name]
         assert master.dtype == torch.float32 and parameter.grad is None
         assert torch.equal(parameter, master.to(parameter.dtype)), name
-
-
-# Masters
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -77,7 +68,8 @@ def test_steps_too_small_to_see_add_up_in_the_masters(make_trainable):
     assert plain.eq(1).all()
     seen = []
     for _ in range(13):
-        step_down(trainable)
+        trainable.gradients = {name: torch.ones_like(master) for name, master in trainable.masters.items()}
+        trainable.optim_step(0.0)  # Adam moves every weight by the learning rate
         plain.grad = torch.ones_like(plain)
         without_masters.step()
         seen.append(trainable.parameters[weight].detach()[0].item())
@@ -106,9 +98,6 @@ def test_gradients_of_micro_batches_are_added_up_in_float32(make_trainable, batc
     assert all(wide.masters[name] is parameter for name, parameter in wide.module.named_parameters()), "their own"
 
 
-# The memory that the rollout engine reads
-
-
 ASKED = [5, 6, 7, 8]
 
 
@@ -127,9 +116,7 @@ def generated(engine):
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)], ids=str)
-def test_the_engine_generates_from_the_memory_that_updates_write(
-    make_trainable, model_folder, batch, tmp_path, dtype, tolerance, fused
-):
+def test_the_engine_reads_what_updates_write(make_trainable, model_folder, batch, tmp_path, dtype, tolerance, fused):
     trainable = make_trainable(dtype)
     trainable.save(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
@@ -147,9 +134,6 @@ def test_the_engine_generates_from_the_memory_that_updates_write(
     torch.testing.assert_close(generated(engine)[0], first[0], atol=1e-6, rtol=0)
     step(trainable, batch)
     assert places(trainable.module) == where
-
-
-# Any cut of a batch
 
 
 @cache
@@ -199,9 +183,7 @@ def passed(policy, critic, batch, micro):
     return found
 
 
-CUTS = st.one_of(
-    st.builds(MicroBatch, max_sequences=st.integers(1, 8)), st.builds(MicroBatch, max_tokens=st.integers(1, 90))
-)
+CUTS = st.builds(MicroBatch, max_sequences=st.integers(1, 8)) | st.builds(MicroBatch, max_tokens=st.integers(1, 90))
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

@@ -51,24 +51,22 @@ def make(tiny_model):
 
 def trained(trainable, data, *, parks=False):
     """The metrics of three updates and the log-probs after them; with `parks` weights wait on the host in between."""
-    count = int(data.batch["response_mask"].sum())
+    count, micro = int(data.batch["response_mask"].sum()), MicroBatch(max_tokens=40)
     weights = HostModule(trainable.module, parks=parks)
 
-    def loss(micro):
-        passed = trainable.forward.log_probs(pack(micro.batch), 1.0, ("log_prob", "entropy"))
-        mask = micro.batch["response_mask"]
+    def loss(part):
+        passed = trainable.forward.log_probs(pack(part.batch), 1.0, ("log_prob", "entropy"))
+        mask = part.batch["response_mask"]
         metrics = {"entropy": mean_over_tokens(passed["entropy"], mask)}
         return -(passed["log_prob"] * mask).sum() / count, metrics
 
     updates = []
     with weights.on_device():
         for _ in range(3):
-            update = trainable.forward_backward(data, loss, MicroBatch(max_tokens=40))
+            update = trainable.forward_backward(data, loss, micro)
             updates.append(update | trainable.optim_step(update["loss"]))
     with weights.on_device():
-        found = trainable.infer(
-            lambda micro: trainable.forward.log_probs(pack(micro.batch)), data, MicroBatch(max_tokens=40)
-        )
+        found = trainable.infer(lambda part: trainable.forward.log_probs(pack(part.batch)), data, micro)
     return updates, found["log_prob"]
 
 

@@ -153,9 +153,7 @@ def test_a_worker_s_folder_has_one_tokenizer(seen, folder):
     assert AutoTokenizer.from_pretrained(folder / "run" / "now").vocab_size
     assert [of_rank["has written"] for of_rank in seen[:2]] == [["_write_tokenizer"], []]
     for of_rank in seen[:2]:
-        assert re.search(
-            r"elsewhere, which the run created, does not exist on .*default_local_dir", of_rank["elsewhere"]
-        )
+        assert re.search(r"elsewhere, which the run created, does not exist on .*default_lo", of_rank["elsewhere"])
     assert not (folder / "elsewhere").exists()
 
 
@@ -179,9 +177,7 @@ def test_a_checkpoint_without_the_files_of_a_process_is_none(tmp_path):
                 save_file({"a": torch.zeros(1)}, folder / "actor" / name)
 
     verify(store.save(1, lambda folder: write(folder, 2)))
-    with pytest.raises(
-        CheckpointError, match=r"masters-00002-of-00002.safetensors was written by another process, but"
-    ):
+    with pytest.raises(CheckpointError, match=r"masters-00002-of-00002.safetensors was written by another process"):
         store.save(2, lambda folder: write(folder, 1))
     assert store.latest() == store.folder(1)
     (store.folder(1) / "actor" / "optimizer-00002-of-00002.safetensors").unlink()

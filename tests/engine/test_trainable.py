@@ -12,13 +12,7 @@ from burnish.errors import CheckpointError
 from burnish.models.tiny import write_tiny_model
 from tests.engine.updating import nll, step, update
 
-CUTS = [
-    MicroBatch(),
-    MicroBatch(max_sequences=1),
-    MicroBatch(max_sequences=4),
-    MicroBatch(max_tokens=12),
-    MicroBatch(max_tokens=1),
-]
+CUTS = [MicroBatch(), *(MicroBatch(max_sequences=n) for n in (1, 4)), *(MicroBatch(max_tokens=n) for n in (12, 1))]
 
 
 @pytest.fixture
@@ -153,9 +147,8 @@ def test_a_checkpoint_of_another_model_is_named(make_trainable, batch, tmp_path)
     wide.save(tmp_path / "saved")
     trainable = make_trainable()
     before = weights(trainable)
-    with pytest.raises(
-        CheckpointError, match=r"another model: model\.embed_tokens\.weight is \(\d+, 48\) there, \(\d+, 32\) here"
-    ):
+    differs = r"another model: model\.embed_tokens\.weight is \(\d+, 48\) there, \(\d+, 32\) here"
+    with pytest.raises(CheckpointError, match=differs):
         trainable.load(tmp_path / "saved")
     assert all(before[name].equal(p) for name, p in weights(trainable).items())
 

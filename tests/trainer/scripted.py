@@ -110,14 +110,6 @@ class Reply:
 
 
 FAUST = Reply(answer=[{"document": {"id": "0", "contents": '"Faust"\nA play by Goethe.'}, "score": 1.0}])
-BROKEN = {
-    "500s": (Reply(500, "out of memory"), ["500", "out of memory"]),
-    "HTML": (Reply(200, "<html><body>Welcome</body></html>"), ["not JSON: <html>"]),
-    "no JSON": (Reply(200, "{oops"), ["JSON"]),
-    "malformed documents": (Reply(answer=[{"document": {"id": "0"}, "score": 1.0}]), ["contents"]),
-    "too few lists": (Reply(200, '{"result": []}'), ["0", "1"]),
-    "no answer in time": (Reply(answer=[], seconds=1.0), ["0.3 s"]),
-}
 
 
 @contextmanager

@@ -11,13 +11,8 @@ from tests.trainer.scripted import call, follow, question, write_echo
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2"]
 KL = ["actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.entropy_coeff=0.1"]
-GAE = [
-    "algorithm.adv_estimator=gae",
-    "critic.optim.lr=1e-3",
-    "algorithm.use_kl_in_reward=true",
-    "algorithm.lam=0.9",
-    *KL,
-]
+CRITIC = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3"]
+GAE = [*CRITIC, "algorithm.use_kl_in_reward=true", "algorithm.lam=0.9", *KL]
 WHITENED = ["algorithm.adv_estimator=reinforce_plus_plus", *KL]
 TOOLS = ["data.max_prompt_length=64", "data.max_response_length=400", "custom_reward_function.path=null",
          "actor_rollout_ref.rollout.multi_turn.enable=true", "data.val_files=null"]  # fmt: skip
@@ -73,9 +68,6 @@ def placed(batch):
     return found
 
 
-# --- rewards ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rewards", "manager", "first", "second"),
     [
@@ -104,20 +96,17 @@ def test_the_turns_of_an_interaction_are_rewarded(build_trainer, roomy, monkeypa
 
 def test_rewards_of_turns_are_discounted_back_over_the_policys_tokens_alone(begin):
     """GAE over a response with gaps: the return at the end of turn one is what follows it, past what it was told."""
-    keys = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.gamma=0.5", "algorithm.lam=1.0"]
-    trainer = begin(*keys, f"{REWARDS}=both", "actor_rollout_ref.rollout.n=1")
+    discount = ["algorithm.gamma=0.5", "algorithm.lam=1.0"]
+    trainer = begin(*CRITIC, *discount, f"{REWARDS}=both", "actor_rollout_ref.rollout.n=1")
     batch = trainer.experience.draw(1, {})[0]
     batch.batch["values"] = torch.zeros_like(batch.batch["token_level_scores"])
     returns = trainer.credit(batch, {}).batch["returns"][0]
-    sampled = returns[batch.batch["response_mask"][0].bool()].tolist()
-    rewards = batch.batch["token_level_scores"][0][batch.batch["response_mask"][0].bool()].tolist()
+    mask = batch.batch["response_mask"][0].bool()
+    sampled, rewards = (column[mask].tolist() for column in (returns, batch.batch["token_level_scores"][0]))
     expected = 0.0
     for i in reversed(range(len(rewards))):
         expected = rewards[i] + 0.5 * expected
         assert sampled[i] == pytest.approx(expected, abs=1e-6)
-
-
-# --- masks ------------------------------------------------------------------------------------------------------------
 
 
 def one_step(trainer, spoil):

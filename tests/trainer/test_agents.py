@@ -12,7 +12,7 @@ from burnish.errors import RewardError
 from burnish.models.tiny import byte_tokenizer
 from tests.search.conftest import Words, serving
 from tests.trainer.conftest import rollouts, same_weights, validated
-from tests.trainer.scripted import BROKEN, FAUST, answering, call, question, write_echo
+from tests.trainer.scripted import FAUST, Reply, answering, call, question, write_echo
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
 ROOM = ["data.max_prompt_length=64", "data.max_response_length=400"]
@@ -40,16 +40,11 @@ def spoken(row):
     """(what the policy wrote, what it was told) of a written row."""
     tokenizer = byte_tokenizer()
     ids = tokenizer(row["response"], add_special_tokens=False)["input_ids"]
-    assert len(ids) == len(row["response_mask"])
-    return tuple(
-        tokenizer.decode([i for i, m in zip(ids, row["response_mask"], strict=True) if m == kind]) for kind in (1, 0)
-    )
+    pairs = list(zip(ids, row["response_mask"], strict=True))
+    return tuple(tokenizer.decode([i for i, m in pairs if m == kind]) for kind in (1, 0))
 
 
 QUESTIONS = [question(f"Who wrote Faust? {i}") for i in range(8)]
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_search_agent_trains_against_a_real_server(agents, library, metrics_of):
@@ -148,9 +143,6 @@ def test_a_real_policy_without_any_action_trains_on(agents, library, metrics_of)
     assert "actor/entropy" in last and last["rollout_corr/kl"] == pytest.approx(0, abs=1e-3), "log-probs are aligned"
 
 
-# --- going on ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_interrupted_run_resumes_identically(agents, library, metrics_of, monkeypatch):
     def write(asked):
         return searches(asked) if asked.sample < 2 else None  # those are sampled
@@ -168,9 +160,6 @@ def test_an_interrupted_run_resumes_identically(agents, library, metrics_of, mon
     assert whole == resumed
     assert same_weights(2, "run", "again")
     assert whole[1]["actor/grad_norm"] > 0
-
-
-# --- failures ---------------------------------------------------------------------------------------------------------
 
 
 def breaks(where):
@@ -243,7 +232,7 @@ def test_a_server_that_goes_away_stops_the_run(agents):
 
 def test_a_server_that_breaks_now_and_then_is_asked_again(agents, metrics_of):
     keys = [*SEARCH, "retriever.retries=2", "data.val_files=null", "trainer.total_training_steps=1"]
-    with answering(FAUST, BROKEN["500s"][0], FAUST) as url:
+    with answering(FAUST, Reply(500, "out of memory"), FAUST) as url:
         agents(searches, QUESTIONS, *keys, f"retriever.url={url}")
     (line,) = metrics_of("run")
     assert (line["retrieval/retries"], line["retrieval/failures"]) == (1, 0) and line["critic/score/mean"] == 0.5

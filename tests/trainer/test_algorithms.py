@@ -123,9 +123,3 @@ CORRECTIONS = {
 def test_every_correction_trains(two_steps, correction):
     lines = two_steps("algorithm.adv_estimator=grpo", *(f"algorithm.rollout_correction.{key}" for key in correction))
     assert all("rollout_corr/k3_kl" in line for line in lines), "measured whatever is corrected"
-
-
-def test_named_reward_components_train(two_steps):
-    lines = two_steps("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[acc,brevity]",
-                      "algorithm.gdpo_reward_weights=[1.0,0.5]")  # fmt: skip
-    assert lines[0]["critic/advantages/max"] > 0

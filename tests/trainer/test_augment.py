@@ -116,9 +116,6 @@ def test_agent_loops_propose_and_what_could_not_run_is_refused(train, metrics_of
     assert [row["weight"] for row in waiting] == [0.5] * 4, "numbers of numpy are numbers"
 
 
-# --- from results to the column, without a run ---
-
-
 class Words:
     def decode(self, ids, **options):
         return ",".join(str(int(i)) for i in ids)
@@ -229,10 +226,8 @@ def test_refusals_are_logged_a_few_times_and_recorded_each_time(augmentation, ca
         augmentation.collect(batch, step, metrics)
         assert metrics["augment/refused"] == 8 and "new_prompts" not in batch.non_tensor_batch
     assert [facts["step"] for kind, facts in augmentation.events if kind == "augment_refused"] == [1, 2, 3, 4, 5]
-    assert (
-        len(augmentation.events[0][1]["reasons"]) == 3
-        and "(by the reward, from uid 0)" in augmentation.events[0][1]["reasons"][0]
-    )
+    reasons = augmentation.events[0][1]["reasons"]
+    assert len(reasons) == 3 and "(by the reward, from uid 0)" in reasons[0]
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warned) == 4 and warned[0].startswith("step 1: 8 new prompts are refused: a new prompt is a str ('1')")
     assert "and 2 other reasons" in warned[0] and "further refusals are counted (augment/refused)" in warned[3]

@@ -22,9 +22,8 @@ def batch(gap: float) -> DataProto:
     rollout = -torch.rand(2, 4, generator=torch.Generator().manual_seed(0)) - 0.5
     sign = torch.tensor([[1.0, -1, 1, -1], [-1, 1, -1, 1]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    return DataProto.from_dict(
-        {"rollout_log_probs": rollout, "old_log_probs": rollout + gap * sign, "response_mask": mask}
-    )
+    old = rollout + gap * sign
+    return DataProto.from_dict({"rollout_log_probs": rollout, "old_log_probs": old, "response_mask": mask})
 
 
 def correction(**keys) -> tuple[RolloutCorrection, list[tuple[str, dict]]]:

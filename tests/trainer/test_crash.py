@@ -14,9 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import transformers.modeling_utils
 
+import burnish.engine.state
 from burnish.errors import CheckpointError
 from burnish.trainer.checkpoint import CheckpointStore, verify
+from tests.trainer.conftest import GRPO
 
 CALLS = ("open", "fsync", "rename", "replace", "mkdir", "symlink", "chmod", "unlink", "rmdir")
 ENDED = 77
@@ -32,6 +35,8 @@ class Operations:
             monkeypatch.setattr(os, name, self.watched(getattr(os, name)))
         for module in (builtins, io):
             monkeypatch.setattr(module, "open", self.watched(module.open, only_writing=True))
+        for module, name in ((burnish.engine.state, "save_file"), (transformers.modeling_utils, "safe_save_file")):
+            monkeypatch.setattr(module, name, self.watched(getattr(module, name)))
 
     def watched(self, function, only_writing=False):
         def watched(*args, **kwargs):
@@ -53,14 +58,6 @@ class Operations:
             self.stop = None
 
 
-def disk_is_full() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def process_ends() -> None:
-    os._exit(ENDED)
-
-
 def in_a_child(work: Callable[[], None]) -> int:
     """The exit status of a child that does the work; 0 where it comes to its end."""
     child = os.fork()
@@ -79,6 +76,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def attempts(operations, save, killed, place, start):
     """Run `save(root)` once for each of its operations, from a copy of `start`; gives root and number each time."""
+
+    def stop() -> None:
+        if killed:
+            os._exit(ENDED)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     shutil.copytree(start, place / "counted", symlinks=True)
     with operations.stopping(None):
         save(place / "counted")
@@ -88,7 +91,7 @@ def attempts(operations, save, killed, place, start):
         shutil.copytree(start, root, symlinks=True)
 
         def work(root=root, at=at) -> None:
-            with operations.stopping(at, process_ends if killed else disk_is_full):
+            with operations.stopping(at, stop):
                 save(root)
 
         if killed:
@@ -140,6 +143,37 @@ def test_no_operation_of_a_save_can_lose_the_previous_checkpoint(tmp_path, monke
         assert contents(CheckpointStore(root, keep=1).save(3, writer("new")))["actor/weights"] == b"new"
         assert sorted(p.name for p in root.iterdir()) == ["global_step_3", "latest_checkpointed_iteration.txt"]
     assert seen == {"old", "new"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("behind", "killed"), [(False, False), (True, True)], ids=["full disk", "behind-killed"])
+def test_no_operation_of_a_trainer_s_save_can_lose_it_either(build_trainer, monkeypatch, tmp_path, behind, killed):
+    """With all that a run saves: model, optimiser, tokenizer and the controller's state."""
+    keys = ["trainer.max_actor_ckpt_to_keep=1", f"actor_rollout_ref.actor.checkpoint.async_save={behind}"]
+    trainer = build_trainer(*GRPO, *keys)
+    trainer.tracker.start()
+    masters, start, outcomes = trainer.policy.worker.actor.masters, tmp_path / "start", []
+
+    def save(root: Path, step: int = 2) -> None:
+        trainer.step, trainer.store = step, CheckpointStore(root, keep=1)
+        trainer.save()
+        trainer.note_saved(wait=True)
+
+    save(start, step=1)
+    old = contents(start / "global_step_1")
+    after = {name: master.detach() + 1 for name, master in masters.items()}
+    for name, master in masters.items():
+        master.data.copy_(after[name])
+    for root, _ in attempts(Operations(monkeypatch), save, killed, tmp_path, start):
+        latest = CheckpointStore(root).latest()
+        trainer.policy.load_checkpoint(latest / "actor")
+        is_new = all(master.equal(after[name]) for name, master in masters.items())
+        assert (latest.name == "global_step_2") == is_new and (is_new or contents(latest) == old)
+        outcomes.append(is_new)
+        for name, master in masters.items():
+            master.data.copy_(after[name])
+    assert outcomes.count(False) > 50 and any(outcomes)
+    trainer.close()
 
 
 def test_everything_is_on_disk_before_it_is_named(tmp_path, monkeypatch):

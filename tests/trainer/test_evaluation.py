@@ -100,13 +100,7 @@ def write_lines(rows: list[dict], path: str = "out.jsonl") -> str:
 
 def echoed(*results: list, source: str = "mine") -> list[dict]:
     """Rows whose responses are the results that ECHO returns."""
-    return [
-        {"data_source": source, "prompt": "?", "responses": [json.dumps(result) for result in of_row]}
-        for of_row in results
-    ]
-
-
-# The same figures as validation in training
+    return [{"data_source": source, "prompt": "?", "responses": [*map(json.dumps, of_row)]} for of_row in results]
 
 
 def test_the_same_as_a_validation_of_the_same_answers(figures, own, capsys):
@@ -144,9 +138,6 @@ def test_the_same_as_a_validation_of_the_same_answers(figures, own, capsys):
     assert {name: value for name, value in line.items() if name.startswith("val-aux/")}.items() <= named.items()
 
 
-# What is told
-
-
 def test_tables_and_json(figures, run):
     rows = sums([0, 1, 0, 0], [2, 2, 2, "no idea"])
     rows.append({"data_source": "openai/gsm8k", "prompt": "3+4?", "reward_model": {"ground_truth": "7"}})
@@ -165,10 +156,8 @@ def test_tables_and_json(figures, run):
     assert lines.index(of_all) == lines.index(of_two) + 1
     assert ["format", "4", "0.8750"] in [line[:3] for line in lines], "other variables at the full size only"
     assert "scoring: 9/9 responses" in err
-    assert told["file"] == "out.jsonl" and told["scored_by"] == {
-        "function": "the built-in scorers",
-        "reward_kwargs": {},
-    }
+    assert told["file"] == "out.jsonl"
+    assert told["scored_by"] == {"function": "the built-in scorers", "reward_kwargs": {}}
     assert (told["rows"], told["responses"], told["scored"]) == (3, 9, 9)
     assert told["failures"] == {"failed": 0, "dropped": 0, "on_error": "drop", "causes": ""}
     about = {name: told["data_sources"]["openai/gsm8k"][name] for name in ("rows", "responses", "core", "mean")}
@@ -230,11 +219,6 @@ def test_a_function_learns_what_it_learns_in_training(run, own):
     assert facts == [{"num_turns": n, "num_tool_calls": calls, "hint": 5, "index": 7} for n, calls in turns]
 
 
-def test_built_in_scorers_need_no_prompt(figures):
-    rows = [{name: value for name, value in row.items() if name != "prompt"} for row in sums([0, 1])]
-    assert figures(write_lines(rows))["data_sources"]["burnish/arithmetic"]["mean"] == 0.5
-
-
 OF_ROWS = {
     "no prompt": ({"responses": "a"}, [], "float(extra_info['prompt'] is None)", 1),
     "a prompt inside a column": (
@@ -250,12 +234,7 @@ OF_ROWS = {
         "float(extra_info['truncated'] is None)",
         1,
     ),
-    "rows that only a reward model scores": (
-        {"prompt": "?", "responses": "words", "reward_model": {"style": "model"}},
-        [],
-        "0.5",
-        0.5,
-    ),
+    "only a reward model": ({"prompt": "?", "responses": "a", "reward_model": {"style": "model"}}, [], "0.5", 0.5),
 }
 
 
@@ -274,9 +253,6 @@ def test_metrics_that_are_not_finite_are_null_and_reported(run, own):
     assert told["data_sources"]["mine"]["statistics"] == {"acc": {"mean@1": None}, "reward": {"mean@1": 1.0}}
     assert "not finite, so null in the JSON file: 1 metric, the first is val-core/mine/acc/mean@1" in out
     assert code == 1, "a mean that is not a number is not above the threshold"
-
-
-# --fail-under
 
 
 @pytest.mark.parametrize(
@@ -314,8 +290,6 @@ def test_a_threshold_is_a_number(refuses, text):
     assert f"--fail-under {text}".rstrip() + ": must be a number, for example --fail-under 0.5" in message
 
 
-# What is refused, before anything is scored
-
 GOOD = sums([0], [0], [0])
 BAD_ROWS = {
     "unknown data source": (
@@ -324,10 +298,7 @@ BAD_ROWS = {
     ),
     "no data source": ({"data_source": None}, ["the row has no data_source", "custom_reward_function.path"]),
     "data source of another type": ({"data_source": 3}, ["field 'data_source' is a int (3), expected text"]),
-    "only a reward model scores it": (
-        {"reward_model": {"style": "model"}},
-        ["`burnish eval` scores by rule. Leave such rows out"],
-    ),
+    "only a reward model": ({"reward_model": {"style": "model"}}, ["`burnish eval` scores by rule. Leave such rows"]),
     "no ground truth": ({"reward_model": {"style": "rule"}}, ["reward_model.ground_truth is missing"]),
     "no prompt": ({"prompt": None}, ["field 'prompt' is missing or null"]),
     "no responses": ({"responses": None}, ["column 'responses' (data.response_key) is missing or null"]),
@@ -353,11 +324,7 @@ def test_rows(refuses, monkeypatch, changes, parts):
 BAD_COLUMNS = {
     "responses": ("responses", [], ["Name the one with the responses in data.response_key"]),
     "prompts by name": ("question", ["data.prompt_key=question"], ["the one with the prompts in data.prompt_key"]),
-    "data source": (
-        "data_source",
-        [],
-        ["with the data source in data.data_source_key", "custom_reward_function.path="],
-    ),
+    "data source": ("data_source", [], ["the data source in data.data_source_key", "custom_reward_function.path="]),
     "ground truth": ("reward_model", [], ["the ground truth in data.reward_model_key", "row 0", "'arithmetic'"]),
     "ground truth by name": ("truth", ["data.reward_model_key=truth"], ["the ground truth in data.reward_model_key"]),
     "data source by name": ("task", ["data.data_source_key=task"], ["with the data source in data.data_source_key"]),
@@ -409,9 +376,6 @@ def test_plan_and_unknown_keys(refuses):
     assert "unknown key 'data.responses_key'; did you mean 'data.response_key'?" in refuses("data.responses_key=x")
 
 
-# Reward functions that fail
-
-
 def test_a_function_that_always_fails(run, own):
     """The run stops at the first failure too many, long before all are tried."""
     path = write_lines(sums(*[[0] * 4] * 10))
@@ -446,9 +410,6 @@ def test_a_response_that_cannot_be_scored_is_left_out_and_reported(run, own):
     assert json.loads(Path("out.eval.json").read_text())["data_sources"]["unknown"]["mean"] == pytest.approx(1 / 3)
 
 
-# Other ways to be scored
-
-
 @pytest.mark.parametrize("form", ["def", "async def"])
 def test_a_function_that_takes_lists(figures, own, monkeypatch, form):
     monkeypatch.setattr("burnish.trainer.evaluation.BATCH", 4)
@@ -473,12 +434,10 @@ def test_programs_are_run(figures):
 def test_rows_of_style_both_are_scored_by_their_rule(run):
     rows = sums([0, 1])
     rows[0]["reward_model"]["style"] = "both"
+    del rows[0]["prompt"]  # which no built-in scorer reads
     code, out, err = run(write_lines(rows))
     assert code == 0 and "mean acc 0.5000" in out
     assert "rows of reward_model.style both are scored by their rule alone" in err
-
-
-# The command
 
 
 def test_it_runs_as_a_module_without_torch(place):

@@ -402,11 +402,7 @@ def test_a_file_that_cannot_get_its_responses_is_reported_before_a_model_is_load
         ("half.json", lone, "half.json, row 1 (the first is 0): the text has a lone surrogate"),
         ("mixed.json", [{"prompt": "?", "x": 1}, {"prompt": "?", "x": "two"}], "'x' holds integer"),
         ("huge.json", [{"prompt": "1+1=?", "x": 2**70}], "huge.json: column 'x': "),
-        (
-            "hollow.json",
-            [{"prompt": "1+1=?", "x": {}}],
-            "the output, a parquet file, cannot hold a column",
-        ),
+        ("hollow.json", [{"prompt": "1+1=?", "x": {}}], "the output, a parquet file, cannot hold a column"),
         ("done.json", [{"prompt": "1+1=?", "responses": ["2"]}], "done.json: the column 'responses' already exists"),
         ("null.json", [{"prompt": None}], "row 0 (the first is 0): field 'prompt' is missing or null"),
     ):

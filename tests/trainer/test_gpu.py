@@ -51,17 +51,15 @@ def test_a_gpu_computes_in_bfloat16_by_default(build_trainer):
     assert all(master.dtype == torch.float32 for master in trainer.policy.worker.actor.masters.values())
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "size", "kind"), [(GRPO, 48, "qwen2"), (LORA, 80, "qwen2"), (GRPO, 112, "qwen3")], ids=str
-)
-def test_kernels_are_compiled_before_the_first_step(build_trainer, metrics_of, monkeypatch, algorithm, size, kind):
+@pytest.mark.parametrize(("keys", "size", "kind"), [(GRPO, 48, "qwen2"), (LORA, 80, "qwen2"), (GRPO, 112, "qwen3")])
+def test_kernels_are_compiled_before_the_first_step(build_trainer, metrics_of, monkeypatch, keys, size, kind):
     """For a model whose sizes no other test has: what was compiled in this process is not compiled again."""
     import triton
 
     sizes = dict(hidden_size=size, intermediate_size=3 * size, vocab_size=300 + size, num_key_value_heads=1)
     model = write_tiny_model("odd", model_type=kind, **sizes)
     place = [f"actor_rollout_ref.model.path={model}", "trainer.device=cuda", "data.val_files=null"]
-    trainer = build_trainer(*algorithm, *place)
+    trainer = build_trainer(*keys, *place)
     late = []
     monkeypatch.setattr(triton.knobs.compilation, "listener", lambda *, src, **_: late.append(src.name))
     trainer.fit()
@@ -91,21 +89,17 @@ def test_every_algorithm_gives_the_numbers_of_the_cpu(reward, train, metrics_of,
     for device in ("cpu", "cuda"):
         train(*keys, "data.val_files=null", "trainer.total_training_steps=1", f"trainer.device={device}",
               f"trainer.default_local_dir={device}")  # fmt: skip
-    [cpu], [gpu] = metrics_of("cpu"), metrics_of("cuda")
-    compared = [name for name in cpu if name.startswith(("actor/", "critic/", "process_reward/", "rollout_corr/"))]
-    assert {"actor/pg_loss", "actor/grad_norm", "critic/advantages/max"} <= set(compared)
-    assert gpu["response_length/mean"] == cpu["response_length/mean"]
-    for name in compared:
-        assert math.isfinite(gpu[name])
-        assert gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
+    compare(metrics_of, ["actor/pg_loss", "actor/grad_norm", "critic/advantages/max"], "actor/", "critic/",
+            "process_reward/", "rollout_corr/")  # fmt: skip
+    assert len({metrics_of(device)[0]["response_length/mean"] for device in ("cpu", "cuda")}) == 1
 
 
-def compare(metrics_of, first, *starts):
+def compare(metrics_of, some, *starts):
     cpu, gpu = metrics_of("cpu")[0], metrics_of("cuda")[0]
     compared = [name for name in cpu if name.startswith(starts)]
-    assert first in compared
+    assert set(some) <= set(compared)
     for name in compared:
-        assert gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
+        assert math.isfinite(gpu[name]) and gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
 
 
 def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, in_float32, tiny_model, tmp_path):
@@ -118,16 +112,15 @@ def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, in_float3
         train(*GRPO, "reward_model.enable=true", f"reward_model.model.path={tmp_path / 'judge'}", "data.val_files=null",
               "reward_model.micro_batch_size_per_gpu=3", "trainer.total_training_steps=1", f"trainer.device={device}",
               f"trainer.default_local_dir={device}")  # fmt: skip
-    compare(metrics_of, "reward_model/score/mean", "reward_model/", "critic/score/")
+    compare(metrics_of, ["reward_model/score/mean"], "reward_model/", "critic/score/")
 
 
 def test_a_step_of_rm_gives_the_numbers_of_the_cpu(metrics_of, in_float32, tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_parquet(
-        [{"prompt": f"{i}+1", "chosen": f"{i + 1}", "rejected": "no " * i} for i in range(1, 9)], "pairs.parquet"
-    )
+    pairs = [{"prompt": f"{i}+1", "chosen": f"{i + 1}", "rejected": "no " * i} for i in range(1, 9)]
+    write_parquet(pairs, "pairs.parquet")
     for device in ("cpu", "cuda"):
         rm(["data.train_files=pairs.parquet", "data.max_length=128", "data.train_batch_size=8",
             f"model.path={tiny_model}", "trainer.total_training_steps=1", f"trainer.device={device}",
             f"trainer.default_local_dir={device}"])  # fmt: skip
-    compare(metrics_of, "train/loss", "train/")
+    compare(metrics_of, ["train/loss"], "train/")

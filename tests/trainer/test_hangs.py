@@ -1,6 +1,6 @@
 """A hang at every kind of wait inside a run: `burnish status` shows it, it leaves a dump of all threads and an event,
 and a typed error ends it. Where none can, the process exits and the command starts again (test_hang_restart.py).
-Workers that hang are in cluster/test_hangs.py.
+Workers that hang are in cluster/test_failures.py.
 """
 
 import asyncio
@@ -187,10 +187,8 @@ def test_request_that_hangs_ends_the_run(train, monkeypatch):
         return await generate(self, *args, **kwargs)
 
     monkeypatch.setattr(ServerManager, "generate", with_a_stone)
-    with (
-        looking() as seen,
-        pytest.raises(DeadlineError, match=r"1 of 16 trajectories were not done .* uid 0, sample 1"),
-    ):
+    told = r"1 of 16 trajectories were not done .* uid 0, sample 1"
+    with looking() as seen, pytest.raises(DeadlineError, match=told):
         train(*GRPO, "data.val_files=null", f"actor_rollout_ref.rollout.timeout={LIMIT_S}")
     assert ("engine", "uid 0, sample 1, turn 0") in {(kind, owner) for kind, owner, _, _ in seen}
     _, text = late("engine")

@@ -15,11 +15,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import GRPO, PPO, once, same_weights, state_of
+from tests.trainer.conftest import GRPO, PPO, once, same_weights, state_of, wait_for
 
 BEHIND = ["actor_rollout_ref.actor.checkpoint.async_save=True"]
 LORA = ["actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.actor.use_kl_loss=True"]
@@ -101,6 +102,23 @@ def launch(launcher, job, reward, tmp_path):
     return start
 
 
+@pytest.fixture
+def as_whole(launch, made, metrics_of):
+    """`whole` has the run with these keys, never killed; gives a function that compares the one in `killed` with it."""
+
+    def check(files: tuple[str, ...]) -> None:
+        assert metrics_of("whole") == metrics_of("killed")
+        assert same_weights(6, "whole", "killed", *files)
+        one, other = state_of(6, "whole"), state_of(6, "killed")
+        assert one | {"config": {}} == other | {"config": {}}
+
+    def make(keys: list[str]) -> Callable[[tuple[str, ...]], None]:
+        once(made, "whole", lambda *keys: launch(*keys, "trainer.default_local_dir=whole").finish(), *keys)
+        return check
+
+    return make
+
+
 ADAPTER = ("actor/adapter_model.safetensors", "actor/masters.safetensors", "actor/optimizer.safetensors")
 CRITIC = ("actor/masters.safetensors", "critic/masters.safetensors", "critic/optimizer.safetensors")
 
@@ -115,8 +133,8 @@ CRITIC = ("actor/masters.safetensors", "critic/masters.safetensors", "critic/opt
         pytest.param([*GRPO, *LORA], BEHIND, ADAPTER, 3, 5, id="grpo-lora-behind", marks=LONG),
     ],
 )
-def test_kills_at_random_moments_change_nothing(launch, made, metrics_of, keys, when, files, kills, seed):
-    once(made, "whole", lambda *keys: launch(*keys, "trainer.default_local_dir=whole").finish(), *keys)
+def test_kills_at_random_moments_change_nothing(launch, as_whole, keys, when, files, kills, seed):
+    check = as_whole(keys)
     draw, step = random.Random(seed), statistics.median(json.loads(line)["timing_s/step"] for line in lines("whole"))
     killed, command = 0, [*keys, *when, "trainer.default_local_dir=killed"]
     for _ in range(5 * kills):
@@ -134,7 +152,19 @@ def test_kills_at_random_moments_change_nothing(launch, made, metrics_of, keys, 
             break
     assert killed == kills, "runs were over before they could be killed"
     launch(*command).finish()
-    assert metrics_of("whole") == metrics_of("killed")
-    assert same_weights(6, "whole", "killed", *files)
-    one, other = state_of(6, "whole"), state_of(6, "killed")
-    assert one | {"config": {}} == other | {"config": {}}
+    check(files)
+
+
+@LONG
+def test_kill_9_of_the_command_itself(job, as_whole):
+    """`python -m …` in a process of its own, killed in the middle of a step, and run again."""
+    check = as_whole(PPO)
+    words = [*job, *RUN, *PPO, "trainer.default_local_dir=killed"]
+    command = [sys.executable, "-m", "burnish.trainer.main_ppo", *words]
+    process = subprocess.Popen(command, start_new_session=True)
+    wait_for(Path("killed/global_step_3").exists, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not Path("killed/global_step_6").exists(), "the run was over before it could be killed"
+    subprocess.run(command, check=True)
+    check(CRITIC)

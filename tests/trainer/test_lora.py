@@ -46,6 +46,12 @@ def weights(folder):
     return {f"{file.name} {name}": tensor for file in files for name, tensor in load_file(file).items()}
 
 
+def log_probs_of_base(folder, data):
+    base = load_causal_lm(folder, ModelConfig())
+    forward = Forward(base)
+    return infer(base, lambda part: forward.log_probs(pack(part.batch)), data, MicroBatch(max_sequences=4))["log_prob"]
+
+
 def test_a_run_saves_its_adapter_alone(train, tiny_model):
     before = weights(tiny_model)
     metrics = train(*GRPO, *LORA, *KL, "trainer.total_training_steps=2")
@@ -81,11 +87,8 @@ def test_the_reference_is_the_base(build_trainer, tiny_model):
     worker.compute_ref_log_prob = watched
     trainer.fit()
     assert worker.reference is worker.actor.forward, "no second copy"
-    base = load_causal_lm(tiny_model, ModelConfig())
-    forward, micro = Forward(base), MicroBatch(max_sequences=4)
     for data, reference, (before, after) in batches:
-        expected = infer(base, lambda part: forward.log_probs(pack(part.batch)), data, micro)["log_prob"]
-        assert torch.allclose(reference, expected, atol=1e-5)
+        assert torch.allclose(reference, log_probs_of_base(tiny_model, data), atol=1e-5)
         assert torch.equal(before, after), "the adapter is on again"
     (_, reference, (before, _)) = batches[-1]
     assert not torch.allclose(reference, before, atol=1e-3), "the policy has moved"
@@ -138,10 +141,8 @@ def test_a_critic_with_an_adapter_saves_its_head_with_it(train):
 
 def test_a_process_reward_model_with_an_adapter_starts_at_its_base(build_trainer, reward, tiny_model):
     reward("return float(len(set(solution_str)) % 2)")
-    prime = ["algorithm.adv_estimator=prime", "actor_rollout_ref.rollout.n=2", "process_reward.model.lora_rank=4"]
-    trainer = build_trainer(
-        *prime, "process_reward.optim.lr=1e-2", "data.val_files=null", "trainer.total_training_steps=2"
-    )
+    prime = ["algorithm.adv_estimator=prime", "process_reward.model.lora_rank=4", "process_reward.optim.lr=1e-2"]
+    trainer = build_trainer(*prime, *GRPO[1:], "trainer.total_training_steps=2")
     worker = trainer.process_reward.worker
     started = []
     compute = worker.compute_start_log_prob
@@ -149,12 +150,10 @@ def test_a_process_reward_model_with_an_adapter_starts_at_its_base(build_trainer
     trainer.fit()
     assert worker.start is worker.model.forward
     data, found = started[-1]
-    base = load_causal_lm(tiny_model, ModelConfig())
-    forward = Forward(base)
-    expected = infer(base, lambda part: forward.log_probs(pack(part.batch)), data, MicroBatch(max_sequences=4))
-    assert torch.allclose(found.batch["process_ref_log_prob"], expected["log_prob"], atol=1e-5)
+    expected = log_probs_of_base(tiny_model, data)
+    assert torch.allclose(found.batch["process_ref_log_prob"], expected, atol=1e-5)
     moved = worker.model.infer(lambda part: worker.model.forward.log_probs(pack(part.batch)), data, worker.micro_batch)
-    assert not torch.allclose(moved["log_prob"], expected["log_prob"], atol=1e-3)
+    assert not torch.allclose(moved["log_prob"], expected, atol=1e-3)
 
 
 def test_supervised_fine_tuning_and_generation_with_what_it_trained(tmp_path, monkeypatch):
@@ -200,9 +199,8 @@ def test_a_reward_model_with_an_adapter_scores_a_run(train, job, tiny_model, tmp
     assert sum(margins) / 4 == pytest.approx(last["val/margin"], abs=1e-4)
     with pytest.raises(ModelError, match=r"the adapter of a reward model, .*reward_model\.model\.lora_adapter_path"):
         export(ExportRequest("rm/global_step_10", tmp_path / "merged"), lambda line: None)
-    write_parquet(
-        [row | {"reward_model": {"style": "model"}} for row in arithmetic.rows("train", 4, seed=0)], "train.parquet"
-    )
+    rows = [row | {"reward_model": {"style": "model"}} for row in arithmetic.rows("train", 4, seed=0)]
+    write_parquet(rows, "train.parquet")
     metrics = train(*GRPO, "reward_model.enable=true", f"reward_model.model.path={base}",
                     "reward_model.model.lora_adapter_path=rm/global_step_10", "trainer.total_training_steps=1",
                     "custom_reward_function.path=null")  # fmt: skip

@@ -11,7 +11,7 @@ from tests.rollout.toy.engine import ToyEngine
 from tests.serving.conftest import NANO, serving
 
 ROLLOUT = "actor_rollout_ref.rollout"
-TOY = f"{ROLLOUT}.name=toy"
+TOY, AHEAD = f"{ROLLOUT}.name=toy", ["trainer.async_rollout.enable=true", "trainer.async_rollout.staleness=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +60,7 @@ def test_it_is_planned_for_and_keys_that_it_ignores_are_reported(job, reward, ca
         (["actor_rollout_ref.model.lora_rank=4"], NotAvailable, rf"a LoRA adapter with {ROLLOUT}\.name=toy"),
         ([f"{ROLLOUT}.temperature=1.5"], ConfigError, r"temperature=1\.5: the toy rollout engine takes 0 .*0\.5 to 1"),
         ([f"{ROLLOUT}.tensor_model_parallel_size=2"], NotAvailable, "several devices"),
-        (
-            ["trainer.async_rollout.enable=true", "trainer.async_rollout.staleness=1"],
-            ConfigError,
-            rf"{ROLLOUT}\.name=toy: this engine cannot take new weights while it generates",
-        ),
+        (AHEAD, ConfigError, rf"{ROLLOUT}\.name=toy: this engine cannot take new weights while it generates"),
     ],
 )
 def test_its_rules_hold(job, reward, keys, error, words):

@@ -146,10 +146,7 @@ def test_rewards_that_never_differ_are_logged_once(reward, train, metrics_of, ca
     [
         ("inputs.token_level_rewards", r"returned a Tensor; \(advantages, returns\) is needed"),
         ("(inputs.scores, inputs.scores)", r"returned \(12,\) as advantages; a tensor of \(12, "),
-        (
-            "(inputs.token_level_rewards * float('nan'),) * 2",
-            "returned advantages that are NaN or infinite, first in row 0",
-        ),
+        ("(inputs.token_level_rewards * float('nan'),) * 2", "returned adv.* are NaN or infinite, first in row 0"),
     ],
 )
 def test_what_an_estimator_returns_is_checked(train, tmp_path, monkeypatch, result, message):
@@ -160,8 +157,6 @@ def test_what_an_estimator_returns_is_checked(train, tmp_path, monkeypatch, resu
     with pytest.raises((ConfigError, BadStepError), match=f"adv_estimator=my_estimator:wrong {message}"):
         train(*overrides)
 
-
-# A loss of the user's own
 
 OWN_LOSS = [*GRPO, "data.val_files=null", "trainer.total_training_steps=1",
             "actor_rollout_ref.actor.policy_loss.loss_mode=mine.py:mine"]  # fmt: skip
@@ -191,8 +186,6 @@ def test_a_loss_of_the_user_reports_what_every_loss_does(train, metrics_of):
     assert line["actor/pg_loss"] == line["actor/loss"] != 0 and math.isfinite(line["actor/ppo_kl"])
 
 
-# PF-PPO
-
 PF_PPO = ["algorithm.adv_estimator=gae", "algorithm.pf_ppo.enable=true", "actor_rollout_ref.rollout.n=2",
           "actor_rollout_ref.actor.ppo_mini_batch_size=1", "data.val_files=null",
           "trainer.total_training_steps=1"]  # fmt: skip
@@ -216,9 +209,6 @@ def test_a_step_draws_the_same_rows_again_and_another_step_others(build_trainer)
     assert np.array_equal(one.batch["responses"], again.batch["responses"]) and (scores[0] > 0).all()
     assert not np.array_equal(one.batch["responses"], other.batch["responses"])
     assert len(one) == len(batch) and 0 < metrics["pf_ppo/distinct_ratio"] < 1
-
-
-# Garbage collection
 
 
 class Node:

@@ -22,9 +22,10 @@ from tests.trainer.conftest import events
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 GAE = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "data.val_files=null"]
 PRIME = ["algorithm.adv_estimator=prime", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
-TERMS = ["actor_rollout_ref.actor.kl_loss_coef=0.1", "actor_rollout_ref.actor.entropy_coeff=0.01"]
 ONE_STEP = ["trainer.max_bad_steps=9", "trainer.total_training_steps=1"]
 ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+TERMS = [f"{ACTOR}.kl_loss_coef=0.1", f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.ppo_micro_batch_size_per_gpu=2"]
+CHOICE = [f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_ratio=0.5"]
 POISONED = 4  # a row of the batch
 
 
@@ -66,16 +67,8 @@ POLICY = {"log_prob", "log_ratio", "advantages", "old_log_probs"}
 @pytest.mark.parametrize(
     ("keys", "name", "largest"),
     [
-        (
-            [*GRPO, *TERMS, f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", f"{MODEL}.dtype=bfloat16"],
-            "actor_1",
-            POLICY | {"ref_log_prob"},
-        ),
-        (
-            [*GRPO, f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_ratio=0.5"],
-            "actor_1",
-            POLICY,
-        ),
+        ([*GRPO, *TERMS, f"{MODEL}.dtype=bfloat16"], "actor_1", POLICY | {"ref_log_prob"}),
+        ([*GRPO, *CHOICE], "actor_1", POLICY),
         ([*GRPO, "algorithm.rollout_correction.bypass_mode=True"], "actor_1", POLICY),
         ([*GRPO, f"{MODEL}.lora_rank=4"], "actor_1", POLICY),
         (GAE, "critic_1", {"value", "values", "returns"}),
@@ -228,8 +221,7 @@ def test_keys_can_be_set_otherwise(dump, capsys):
     columns_of(dump, lambda columns: columns.update(ref_log_prob=columns["rollout_log_probs"] - 0.5))
     with_kl = replay(dump, [f"{ACTOR}.kl_loss_coef=0.1"])
     assert with_kl.metrics["actor/kl_loss"] > 0 and with_kl.metrics["loss"] > plain.metrics["loss"]
-    chosen = replay(dump, [f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_ratio=0.5"])
-    assert chosen.is_finite, "a loss that picks tokens picks them"
+    assert replay(dump, CHOICE).is_finite, "a loss that picks tokens picks them"
 
 
 def test_what_cannot_be_replayed_is_refused(dump, capsys):
@@ -240,11 +232,7 @@ def test_what_cannot_be_replayed_is_refused(dump, capsys):
         ([str(dump), f"{ACTOR}.kl_loss_coef=0.1"], f"leave out use_kl_loss and {ACTOR}.kl_loss_coef"),
         ([str(dump), "algorithm.rollout_correction.bypass_mode=True"], "bypass_mode=true: it says what the old log-"),
         ([str(dump), "--device=cpu"], "--device=cpu"),
-        (
-            ["run"],
-            f"no dump at run: it has no update.json. Name a folder bad_steps/step_N_ROLE_NUMBER of a run; there are "
-            f"{dump}",
-        ),
+        (["run"], f"no update.json. Name a folder bad_steps/step_N_ROLE_NUMBER of a run; there are {dump}"),
     ):
         assert main(["replay", *words]) == 2
         assert message in capsys.readouterr().err

@@ -128,10 +128,7 @@ def test_weights_are_safetensors_in_the_dump(make):
         ({"config": {}}, "it lacks .* of the keys, such as actor_rollout_ref"),
         ({"gone": "trainer.seed"}, "it lacks 1 of the keys, such as trainer.seed"),
         ({"set": ("trainer.gone", 1)}, "from another version, burnish 1, .*trainer.gone, which is unknown here"),
-        (
-            {"set": (f"{ACTOR}.ppo_max_token_len_per_gpu", "many")},
-            "is damaged .*ppo_max_token_len_per_gpu=many: must be",
-        ),
+        ({"set": (f"{ACTOR}.ppo_max_token_len_per_gpu", "many")}, "is damaged .*token_len_per_gpu=many: must be"),
         ({"set": (f"{ACTOR}.clip_ratio", -1)}, "is damaged .*clip_ratio=-1"),
         ({"set": ("trainer.seed", None)}, "is damaged .*trainer.seed=null"),
         ({"command": "dpo"}, "was written by `burnish dpo` .actor., unknown here"),

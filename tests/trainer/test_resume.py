@@ -23,9 +23,7 @@ PARTS = "actor_rollout_ref.actor.checkpoint"
 ASYNC, WEIGHTS_ONLY = f"{PARTS}.async_save=True", f"{PARTS}.save_contents=[hf_model]"
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "step"), [(GRPO, 3), (PPO, 4)], ids=["grpo after an epoch", "ppo in the middle of one"]
-)
+@pytest.mark.parametrize(("algorithm", "step"), [(GRPO, 3), (PPO, 4)], ids=["after an epoch", "in the middle of one"])
 def test_resume_gives_the_run_that_was_never_stopped(train, begun, metrics_of, algorithm, step):
     begun(*algorithm, *WHOLE)
     shutil.move("run", "whole")
@@ -39,9 +37,7 @@ def test_resume_gives_the_run_that_was_never_stopped(train, begun, metrics_of, a
     assert [event["step"] for event in events("resume")] == [step]
 
 
-@pytest.mark.parametrize(
-    "words", [[*GRPO, *ONE], [*PPO, *ONE, WEIGHTS_ONLY]], ids=["with all it needs", "with its weights alone"]
-)
+@pytest.mark.parametrize("words", [[*GRPO, *ONE], [*PPO, *ONE, WEIGHTS_ONLY]], ids=["whole", "its weights alone"])
 def test_a_finished_run_only_reports_that_it_is_done(train, begun, metrics_of, caplog, words):
     begun(*words)
     before, files = metrics_of("run"), files_in("run/global_step_1")
@@ -73,9 +69,10 @@ def test_a_longer_run_resumes_where_the_shorter_one_ended(train):
     [
         ([*GRPO, "data.train_batch_size=2"], r"saved with data\.train_batch_size=4, and this run has 2"),
         ([*GRPO, "data.seed=9"], r"saved with data\.seed=1, and this run has 9.*default_local_dir=.*path=run/gl"),
+        ([*GRPO, "data.augment.enable=true"], r"saved with data\.augment\.enable=None, and this run has True"),
         (PPO, "has no critic.*default_local_dir=.* actor_rollout_ref.model.path="),
     ],
-    ids=["other batches", "another order", "no critic"],
+    ids=["other batches", "another order", "augmentation", "no critic"],
 )
 def test_resuming_as_another_run_is_refused(train, begun, keys, said):
     begun(*GRPO, *ONE)
@@ -170,18 +167,12 @@ def test_a_save_that_fails_behind_training_stops_the_run(train, monkeypatch, fai
     [
         (ValueError, None, None),
         (KeyboardInterrupt, None, None),
-        (
-            ValueError,
-            OSError(28, "No space left on device"),
-            "cannot write checkpoint run/global_step_1: No space left",
-        ),
+        (ValueError, OSError(28, "No space left on device"), "checkpoint run/global_step_1: No space left"),
         (ValueError, ZeroDivisionError("a bug"), "a bug"),
     ],
     ids=["error", "interrupt", "full disk", "bug"],
 )
-def test_a_run_that_fails_completes_the_running_save_and_says_both_errors(
-    train, monkeypatch, caplog, error, of_the_save, words
-):
+def test_a_failing_run_completes_the_running_save(train, monkeypatch, caplog, error, of_the_save, words):
     """The save of step 1 is under way while step 2 fails."""
     failed, sync = threading.Event(), CheckpointStore._put_in_place
 
@@ -235,9 +226,8 @@ def test_a_checkpoint_to_be_loaded_only_is_small_and_starts_another_run(train, b
     begun(*PPO, *ONE)
     shutil.move("run", "full")
     begun(*PPO, *ONE, WEIGHTS_ONLY)
-    small, full = (
-        sum(path.stat().st_size for path in Path(run).rglob("actor/*.safetensors")) for run in ("run", "full")
-    )
+    files = [Path(run).rglob("actor/*.safetensors") for run in ("run", "full")]
+    small, full = (sum(path.stat().st_size for path in of_run) for of_run in files)
     assert small < full / 3.5  # a float32 model: weights, without masters and two moments
     assert Path("run/global_step_1/critic/masters.safetensors").exists(), "the critic has keys of its own"
     with pytest.raises(CheckpointError, match=r"has no part model.*save_contents=\[hf_model\]"):

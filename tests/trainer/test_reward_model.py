@@ -133,9 +133,6 @@ def test_ppo_with_critic_and_reference_trains(train, reward, tmp_path, tiny_mode
     assert "critic" in saved and not saved & {"reward_model", "rm"}, "what is frozen is not saved"
 
 
-# With the other parts of a step
-
-
 def test_greedy_rows_are_judged_too(build_trainer, on, judge):
     trainer = build_trainer("algorithm.adv_estimator=remax", "data.val_files=null", *on, "data.shuffle=false")
     worker, asked = trainer.experience.reward_model.worker, []
@@ -201,18 +198,14 @@ def test_a_custom_manager_finds_the_scores_and_decides(train, on, metrics_of):
     assert "reward_model/score/mean" in metrics
 
 
-# Validation
-
-
 def test_validation_reports_rules_and_models_apart(train, on, metrics_of):
     styles = ["rule", "model", "both", "model"]
     write_rows("test.parquet", styles, "test", sources=("burnish/arithmetic", "chat"))
     train(*GRPO[:2], *on, "trainer.val_only=true")
     rows, [line] = validated(0), metrics_of("run")
     rule, model = ([row for row in rows if row["uid"] % 2 == odd] for odd in (0, 1))
-    assert line["val-core/burnish/arithmetic/reward/mean@1"] == pytest.approx(
-        np.mean([rule_of(row) for row in rule])
-    ), "the rule's score, of rows of style both too"
+    by_rule = np.mean([rule_of(row) for row in rule])  # of rows of style both too
+    assert line["val-core/burnish/arithmetic/reward/mean@1"] == pytest.approx(by_rule)
     assert line["val-aux/burnish/arithmetic/rm_score/mean@1"] == pytest.approx(rule[1]["reward_info"]["rm_score"])
     assert line["val-core/chat/rm_score/mean@1"] == pytest.approx(np.mean([row["score"] for row in model]))
     assert not [name for name in line if name.startswith("val-") and "chat/reward" in name]
@@ -241,9 +234,6 @@ def test_a_failure_makes_no_reward_of_a_models_row(train, on, metrics_of, monkey
     line = metrics_of("run")[-1]
     assert line["val-core/chat/rm_score/mean@1"] == pytest.approx(np.mean([row["score"] for row in rows[1:]]))
     assert line["val-failures/reward"] == 1 and not [name for name in line if "chat/reward" in name]
-
-
-# What fails, and what is told
 
 
 class Own:
@@ -376,9 +366,8 @@ def test_a_misspelt_style_is_no_rule(build_trainer, on, manager):
 @pytest.mark.parametrize("file", ["train", "test"])
 def test_a_prompt_that_cannot_be_rendered_is_reported_before_models_load(build_trainer, on, judge, tmp_path, file):
     picky = shutil.copytree(judge, tmp_path / "picky")
-    byte_tokenizer(
-        SAYS.replace("{{ m", "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m")
-    ).save_pretrained(picky)
+    refusal = "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m"
+    byte_tokenizer(SAYS.replace("{{ m", refusal)).save_pretrained(picky)
     rows = arithmetic.rows(file, 4, seed=0)
     for row, style in zip(rows, ("rule", "model", "rule", "both"), strict=True):
         row["reward_model"]["style"] = style
@@ -398,9 +387,6 @@ def test_conversations_that_are_too_long_are_counted_and_logged_once(build_train
     assert caplog.text.count("lost their start; reward_model/truncated counts them") == 1
     assert all(of_step["reward_model/truncated"] > 0 for of_step in metrics)
     trainer.close()
-
-
-# Before anything is loaded
 
 
 @pytest.fixture
@@ -436,9 +422,8 @@ def test_a_critic_that_reads_other_tokens_is_refused(job, on, tmp_path):
     vocabulary = tokenizer.get_vocab()
     other = write_tiny_model(tmp_path / "other")
     swapped = vocabulary | {"a": vocabulary["b"], "b": vocabulary["a"]}
-    type(tokenizer)(vocab=swapped, merges=[], unk_token=None, pad_token="<|pad|>", eos_token="<|end|>").save_pretrained(
-        other
-    )
+    ends = {"pad_token": "<|pad|>", "eos_token": "<|end|>"}
+    type(tokenizer)(vocab=swapped, merges=[], unk_token=None, **ends).save_pretrained(other)
     loaded = load_ppo([*job, *on, "algorithm.adv_estimator=gae", f"critic.model.path={other}"])
     setup.prepare(loaded)
     with pytest.raises(ModelError, match=rf"critic\.model\.path={other}: .*other ids for 2 of them, such as 'a'"):

@@ -34,9 +34,6 @@ def greedy(trainer):
     return completion.log_probs, plain.gather(1, ids[0, 3:, None])[:, 0].tolist()
 
 
-# What it did
-
-
 def test_the_metrics_of_a_step_say_what_the_engine_did(train):
     metrics = train(*GRPO, ONE)
     prompts = 4 * metrics["prompt_length/mean"]
@@ -72,9 +69,6 @@ def test_an_engine_that_counts_less_has_fewer_metrics(build_trainer):
     assert not {"timing_s/engine", "perf/rollout_tokens_per_s"} & metrics.keys()
 
 
-# Its memory
-
-
 @pytest.mark.parametrize(("keys", "count"), [([], 1), ([KEEP], 0)], ids=["given back", "kept"])
 def test_the_kv_pool_is_given_back_while_the_policy_trains(build_trainer, keys, count):
     trainer = build_trainer(*GRPO, ONE, *keys, "actor_rollout_ref.actor.use_kl_loss=true")
@@ -106,9 +100,6 @@ def counted(thing, *names):
 
         setattr(thing, name, call)
     return calls
-
-
-# Its weights
 
 
 @pytest.mark.parametrize("keys", [[], [KEEP]], ids=["given back", "kept"])

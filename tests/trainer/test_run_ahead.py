@@ -19,8 +19,6 @@ from tests.trainer.conftest import events, rollouts, same_weights, state_of, val
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 SIX = ["trainer.total_epochs=2", "trainer.save_freq=1"]  # 12 rows in batches of 4: six steps
-
-
 EVERY_PROMPT = [[(4 * step + i // 3, i % 3) for i in range(12)] for step in range(6)]
 
 
@@ -141,8 +139,7 @@ def answers(run, step):
 
 
 def test_validation_during_rounds_ahead_uses_the_newest_weights(train):
-    keys = [*GRPO[:2], *SIX, "trainer.val_before_train=false"]
-    keys.append("actor_rollout_ref.actor.optim.lr=1e-2")
+    keys = [*GRPO[:2], *SIX, "trainer.val_before_train=false", "actor_rollout_ref.actor.optim.lr=1e-2"]
     train(*keys, *ahead(2), "trainer.test_freq=1")
     for step in (2, 5):
         saved = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path=run/global_step_{step}"]
@@ -162,10 +159,6 @@ def test_metrics_of_token_ages():
     )
     found = {name.rpartition("/")[2]: value for name, value in off_policy_metrics(batch, 5).items()}
     assert found.pop("kl_2") == pytest.approx((torch.e - 2) / 2)
-    assert found == pytest.approx(
-        {
-            "age_mean": 1.0, "age_max": 2.0, "mixed_ratio": 0.5, "tokens_0": 0.4, "tokens_1": 0.2, "tokens_2": 0.4,
-            "kl_0": 0.0, "kl_1": 0.0,
-        }
-    )  # fmt: skip
+    ages = {"age_mean": 1.0, "age_max": 2.0, "mixed_ratio": 0.5, "kl_0": 0.0, "kl_1": 0.0}
+    assert found == pytest.approx(ages | {"tokens_0": 0.4, "tokens_1": 0.2, "tokens_2": 0.4})
     assert off_policy_metrics(batch.select(["response_mask"]), 5) == {}

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
 
 import pytest
 
@@ -100,34 +99,26 @@ def test_the_plan_of_several_processes(planned, tiny_model):
     assert "memory: rollout replica" in plan and "; 1/2 of them" in plan and "in each process" in plan
 
 
-# --- several processes ---
-
 CLUSTER = ["trainer.n_gpus_per_node=2", "algorithm.adv_estimator=gae"]
-
-
-class Cluster(LocalWorkerGroup):
-    """Stands for a Ray: it notes how it was connected, and that it was left again."""
-
-    connected: ClassVar[list[dict[str, Any]]] = []
-    left = 0
-
-    @classmethod
-    def disconnect(cls) -> None:
-        Cluster.left += 1
 
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A `controller.ray` and agent loops that start nothing."""
+    """A `controller.ray` that starts nothing; notes how it was connected, and that it was left again."""
+    noted = SimpleNamespace(connected=[], left=0)
+
+    class Cluster(LocalWorkerGroup):
+        @classmethod
+        def disconnect(cls):
+            noted.left += 1
 
     def connect(ray_init, **how):
-        Cluster.connected.append({"ray_init": ray_init, **how})
+        noted.connected.append({"ray_init": ray_init, **how})
         return Cluster
 
-    Cluster.connected, Cluster.left = [], 0
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setitem(sys.modules, "burnish.controller.ray", SimpleNamespace(connect=connect))
-    return Cluster
+    return noted
 
 
 def test_one_process_is_built_without_ray(job, reward):

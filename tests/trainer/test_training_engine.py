@@ -49,9 +49,6 @@ def is_timed(folder):
     return ["timing_s/old_log_prob" in line for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
 
 
-# Old log-probs that nobody reads
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_update_that_computes_old_log_probs_itself_is_the_one_that_is_given_them(build_trainer, loss):
     """Over two steps of a run, a second actor from the same start is given them and takes the same updates."""
@@ -146,8 +143,6 @@ def test_a_gap_that_the_update_measured_is_warned_of(ran, caplog):
     assert is_timed("run0") == [False, False] and "rollout and training disagree by" in caplog.text
 
 
-# Rows whose advantages are all 0, which are not computed where nothing could come of them
-
 BY_ROW = [*GRPO, f"{ACTOR}.ppo_micro_batch_size_per_gpu=1", "data.val_files=null"]
 SKIPPING = [name for name in losses.TABLE.entries if losses.needs_of(name).skips_zero_advantage]
 
@@ -199,14 +194,6 @@ def test_a_mini_batch_without_any_advantage_still_moves_the_moments(build_traine
     assert same(with_all[0], without[0])
 
 
-def test_any_size_of_micro_batch_gives_the_same_gradient(build_trainer):
-    trainer = build_trainer(*BY_ROW, f"{ACTOR}.ppo_micro_batch_size_per_gpu=5")
-    batch = credited(trainer)
-    batch.batch["advantages"][1::3] = 0
-    with_all, without = updated(trainer, batch, skip=False), updated(trainer, batch, skip=True)
-    assert with_all[1]["actor/grad_norm"] == pytest.approx(without[1]["actor/grad_norm"], rel=1e-5)
-
-
 @pytest.mark.parametrize(
     "term",
     [["use_kl_loss=true"], ["entropy_coeff=0.01"], ["policy_loss.loss_mode=dro"], ["policy_loss.loss_mode=kl_cov"],
@@ -228,8 +215,6 @@ def test_a_custom_loss_skips_only_where_it_declares_it(build_trainer, tmp_path):
     trainer = build_trainer(*BY_ROW, f"{ACTOR}.policy_loss.loss_mode={tmp_path}/mine.py:plain")
     assert not trainer.policy.worker.skips_zero_advantage
 
-
-# Packed lines, padded rows, and any cut
 
 PLAIN = [
     f"{model}.{key}=False" for model in ("actor_rollout_ref.model", "critic.model")
@@ -263,9 +248,6 @@ def test_the_keys_choose_the_way_through_actor_critic_and_reference(build_traine
         policy, critic = trainer.policy.worker, trainer.critic.worker
         for forward in (policy.actor.forward, policy.reference, critic.critic.forward):
             assert type(forward.backbone) is kind and forward.fuses_head == (not more)
-
-
-# Precision
 
 
 @pytest.mark.slow

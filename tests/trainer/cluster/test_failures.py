@@ -9,12 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
 import pytest
 
 from burnish.errors import DeadlineError, RolloutError, WorkerDied, WorkerError
+from burnish.tracking.run_status import read_status
 from burnish.trainer.checkpoint import CheckpointStore
 from tests.trainer.cluster.conftest import LONG, differences, lines_of, wait_for_end, wait_until
 from tests.trainer.cluster.struck import STRUCK, seconds_since_strike, strike
@@ -24,6 +26,7 @@ RUN = [*GRPO, "trainer.save_freq=1", "trainer.total_training_steps=3"]
 ASYNC = "actor_rollout_ref.actor.checkpoint.async_save=true"
 ONCE, NEVER = "trainer.max_restarts=1", "trainer.max_restarts=0"
 HANG_S = 20.0  # trainer.worker_timeout where something hangs: loading a model on a busy machine takes seconds, too
+REPORTED_S = 40.0  # where all processes must have a status by then
 SOON_S = 30.0  # for whatever comes after a failure: other outcomes are waited for, stacks asked, processes ended
 
 
@@ -59,6 +62,40 @@ def test_killed_in_an_update_it_goes_on_from_the_last_checkpoint(struck, expecte
     check_told(event["error"], "died while it ran StruckWorker.update_actor")
 
 
+def look(seen, over):
+    folder = Path("run").absolute()
+    while not over.wait(0.2):
+        if folder.joinpath("status").exists():
+            for process in read_status(folder).processes:
+                seen.update((process.name, wait["kind"], wait["subject"]) for wait in process.waits)
+                seen.add((process.name, "", ""))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=LONG), "sleep"])
+def test_a_hanging_worker_is_reported(struck, how):
+    """`stop`: nothing of its process runs any more. `sleep`: its thread that computes hangs."""
+    strike("update", rank=1, step=2, how=how)
+    seen, over = set(), threading.Event()
+    thread = threading.Thread(target=look, args=(seen, over))
+    thread.start()
+    try:
+        with pytest.raises(DeadlineError, match=f"has not finished within {REPORTED_S:g} s"):
+            struck(2, *RUN, NEVER, f"trainer.worker_timeout={REPORTED_S}")
+    finally:
+        over.set()
+        thread.join()
+    assert ("controller", "worker", "StruckWorker.update_actor on pool global_pool") in seen
+    assert {("global_pool-0", "", ""), ("global_pool-1", "", ""), ("agents-0", "", "")} <= seen, "all have a status"
+    (event,) = events("late_wait")
+    assert event["wait"] == "worker" and event["subject"] == "StruckWorker.update_actor on pool global_pool"
+    text = Path(event["stacks"]).read_text()
+    hung = text.partition("\nworkers:\n")[2].partition("rank 1 of 2 of pool 'global_pool'")[2]
+    assert ("does not answer" if how == "stop" else "time.sleep(1000)") in hung, text
+    status = read_status("run")
+    assert status.state == "failed" and status.stacks == event["stacks"]
+
+
 class TestLong:
     pytestmark = LONG
 
@@ -89,7 +126,7 @@ class TestLong:
         assert "Given up after trainer.max_restarts=1 restarts in a row" in text and "run/global_step_1" in text
         assert CheckpointStore("run").latest().name == "global_step_1"
 
-    @pytest.mark.parametrize("where", ["generation", "save"])  # in an update: test_hangs.py
+    @pytest.mark.parametrize("where", ["generation", "save"])  # in an update: test_a_hanging_worker_is_reported
     @pytest.mark.parametrize("how", ["stop", "sleep"])
     def test_hanging_it_is_ended_when_its_time_is_over(self, struck, where, how):
         strike(where, step=2, how=how)
@@ -121,10 +158,8 @@ class TestLong:
         strike("publish", rank=1, step=2, how="tamper")
         with pytest.raises(RolloutError) as error:
             struck(2, *RUN)
-        assert re.search(
-            r"1 of \d+ weights of version 1 did not arrive in the replica of rank 1, such as model\.embed",
-            str(error.value),
-        )
+        lost = r"1 of \d+ weights of version 1 did not arrive in the replica of rank 1, such as model\.embed"
+        assert re.search(lost, str(error.value))
         assert len(lines_of("run")) == 1, "nothing was generated with them"
 
     def test_an_agent_worker_that_dies(self, run, expected):
@@ -154,20 +189,14 @@ def compute_score(solution_str, ground_truth, extra_info):
 
 
 def check_ended():
-    folder = os.getcwd()
-    wait_for_end(lambda: workers_in(folder), SOON_S)
+    def workers():
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if b"ray::" in (process / "cmdline").read_bytes() and os.readlink(process / "cwd") == os.getcwd():
+                    yield int(process.name)
 
+    wait_for_end(lambda: list(workers()), SOON_S)
 
-def workers_in(folder):
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if b"ray::" in (process / "cmdline").read_bytes() and os.readlink(process / "cwd") == folder:
-                found.append(int(process.name))
-    return found
-
-
-# --- the controller ---------------------------------------------------------------------------------------------------
 
 MARK = "BURNISH_TEST_RUN"  # a variable that all processes of a run inherit
 

@@ -17,7 +17,8 @@ from tests.trainer.conftest import GRPO, events, rollouts, write_judge
 from tests.trainer.scripted import question
 
 ACTOR = "actor_rollout_ref.actor"
-FSDP = f"{ACTOR}.fsdp_config"
+FSDP, LOSS, FILTER = f"{ACTOR}.fsdp_config", f"{ACTOR}.policy_loss", "algorithm.filter_groups"
+HYBRID, ULYSSES = f"{FSDP}.fsdp_size=2", f"{ACTOR}.ulysses_sequence_parallel_size=2"
 TWO, THREE = "trainer.total_training_steps=2", "trainer.total_training_steps=3"
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.use_kl_in_reward=true",
        "algorithm.kl_ctrl.kl_coef=0.01"]  # fmt: skip
@@ -66,9 +67,6 @@ def same(run):
     return check
 
 
-# --- the core ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.ray
 def test_grpo_on_two(same):
     same([2], *GRPO, *UNEVEN, "data.val_files=test.parquet", "trainer.test_freq=2")
@@ -87,14 +85,11 @@ def test_generation_that_runs_ahead(run):
     run(2, *GRPO, *ahead, "data.val_files=null", "trainer.total_epochs=2", "trainer.default_local_dir=run")
     lines = lines_of("run")
     for step, line in enumerate(lines):
-        assert [(row["uid"], row["sample"]) for row in rollouts(step + 1)] == [
-            (4 * step + i // 3, i % 3) for i in range(12)
-        ]
+        seen = [(row["uid"], row["sample"]) for row in rollouts(step + 1)]
+        assert seen == [(4 * step + i // 3, i % 3) for i in range(12)]
         assert line["training/off_policy/age_max"] <= 2 and abs(line.get("training/off_policy/kl_0", 0.0)) < 1e-6
     assert len(lines) == 6 and max(line["training/off_policy/age_max"] for line in lines) > 0
 
-
-# --- the matrix -------------------------------------------------------------------------------------------------------
 
 CASES = {
     "grpo": ([1, 4], [*GRPO, "trainer.total_epochs=2"], []),
@@ -102,38 +97,22 @@ CASES = {
     "fewer rows than workers": ([2, 4], [*GRPO, *FEWER_ROWS_THAN_WORKERS, THREE], []),
     "several mini-batches and epochs": ([2, 4], [*GRPO, *PASSES], []),
     "lora": ([1, 2, 4], [*GRPO, *LORA, TWO], []),
-    "ulysses": ([2, 4], [*GRPO, *UNEVEN], [f"{ACTOR}.ulysses_sequence_parallel_size=2"]),
-    "hybrid sharding": ([4], [*GRPO, TWO, f"{FSDP}.fsdp_size=2"], []),
+    "ulysses": ([2, 4], [*GRPO, *UNEVEN], [ULYSSES]),
+    "hybrid sharding": ([4], [*GRPO, TWO, HYBRID], []),
     "replicas that share nothing": ([2], [*GRPO, TWO, f"{FSDP}.fsdp_size=1"], []),
-    "ulysses and hybrid sharding": (
-        [4],
-        [*GRPO, *PASSES, TWO],
-        [f"{FSDP}.fsdp_size=2", f"{ACTOR}.ulysses_sequence_parallel_size=2"],
-    ),
-    "weights and moments in host memory": (
-        [2],
-        [*GRPO, TWO],
-        [f"{FSDP}.param_offload=true", f"{FSDP}.optimizer_offload=true"],
-    ),
+    "ulysses and hybrid sharding": ([4], [*GRPO, *PASSES, TWO], [HYBRID, ULYSSES]),
+    "in host memory": ([2], [*GRPO, TWO], [f"{FSDP}.param_offload=true", f"{FSDP}.optimizer_offload=true"]),
     "FSDP2's own offload": ([2], [*GRPO, TWO], [f"{FSDP}.offload_policy=true"]),
     "weights that stay gathered": ([2], [*GRPO, TWO], [f"{FSDP}.reshard_after_forward=false"]),
     "weights gathered ahead": ([2], [*GRPO, TWO], [f"{FSDP}.forward_prefetch=true"]),
     "rows dealt by number": ([2], [*GRPO, *UNEVEN], ["trainer.balance_batch=false"]),
-    "tokens chosen by their covariance": (
-        [2, 4],
-        [*GRPO, *PASSES, f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_ratio=0.2"],
-        [],
-    ),
-    "kl_cov": ([2], [*GRPO, *PASSES, TWO, f"{ACTOR}.policy_loss.loss_mode=kl_cov"], []),
-    "sequences weighed as a whole": ([2], [*GRPO, *PASSES, f"{ACTOR}.policy_loss.loss_mode=gspo"], []),
+    "clip_cov": ([2, 4], [*GRPO, *PASSES, f"{LOSS}.loss_mode=clip_cov", f"{LOSS}.clip_cov_ratio=0.2"], []),
+    "kl_cov": ([2], [*GRPO, *PASSES, TWO, f"{LOSS}.loss_mode=kl_cov"], []),
+    "sequences weighed as a whole": ([2], [*GRPO, *PASSES, f"{LOSS}.loss_mode=gspo"], []),
     "entropy and a KL loss": ([2], [*GRPO, TWO, f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=true"], []),
     "recomputed activations": ([2], [*GRPO, TWO, "actor_rollout_ref.model.enable_gradient_checkpointing=true"], []),
     "a greedy baseline": ([2], ["algorithm.adv_estimator=remax", TWO], []),
-    "groups drawn until they have signal": (
-        [2],
-        [*GRPO, TWO, "algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=score"],
-        [],
-    ),
+    "dynamic sampling": ([2], [*GRPO, TWO, f"{FILTER}.enable=true", f"{FILTER}.metric=score"], []),
     "several agent workers": ([2], [*GRPO, *UNEVEN], ["actor_rollout_ref.rollout.agent.num_workers=3"]),
 }
 
@@ -154,7 +133,7 @@ class TestLong:
         same([1, 4], *PPO, *judged, *keys, TWO, trains=("actor", "critic"))
 
     def test_ppo_with_ulysses_and_hybrid_sharding_of_all_models(self, same, judged):
-        spread = [f"{FSDP}.fsdp_size=2", f"{ACTOR}.ulysses_sequence_parallel_size=2", "critic.fsdp_config.fsdp_size=2",
+        spread = [HYBRID, ULYSSES, "critic.fsdp_config.fsdp_size=2",
                   "critic.ulysses_sequence_parallel_size=2", "reward_model.model.fsdp_config.fsdp_size=2",
                   "actor_rollout_ref.ref.fsdp_config.param_offload=true"]  # fmt: skip
         same([4], *PPO, *judged, TWO, trains=("actor", "critic"), only_on_ray=spread)
