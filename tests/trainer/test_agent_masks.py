@@ -206,6 +206,7 @@ def test_without_state_masking_all_of_the_response_is_trained(begin, monkeypatch
     width = batch.batch["responses"].shape[1]
     there = batch.batch["attention_mask"][:, -width:]
     assert torch.equal(batch.batch["response_mask"], there) and "rollout_log_probs" not in batch.batch
+    assert not there.all(), "some rows are padded"
     assert batch.batch["token_level_scores"].sum(-1).tolist() == [1, 0] * 4
     ends = [int(row.nonzero()) for row in batch.batch["token_level_scores"][::2]]
     assert ends == [int(n) - 1 for n in there[::2].sum(-1)]

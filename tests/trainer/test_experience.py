@@ -123,8 +123,11 @@ def scored(results, n, **options):
         ([1, None, 3, 4], 1, {"on_error": "zero"}, [(0, 0), (1, 0)], [0, 4], [1, 0, 0]),
     ],
 )
-def test_failures_with_a_greedy_row(results, n, options, kept, baselines, counts):
+def test_failures_with_a_greedy_row(results, n, options, kept, baselines, counts, caplog):
     assert scored(results, n, **options) == (kept, baselines, counts)
+    done = "got 0" if options.get("on_error") == "zero" else "are dropped"
+    assert f"{counts[0]} of {len(results)} samples could not be scored and {done}\n" in caplog.text
+    assert "boom" in caplog.text
 
 
 def test_no_baseline_at_all_ends_the_run():

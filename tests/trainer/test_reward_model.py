@@ -146,6 +146,16 @@ def test_greedy_rows_are_judged_too(build_trainer, on, judge):
     trainer.close()
 
 
+def test_dynamic_sampling_and_the_overlong_penalty(train, on):
+    metrics = train(*GRPO, *on, "algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=score",
+                    "data.gen_batch_size=3", "algorithm.overlong_buffer.enable=true",
+                    "algorithm.overlong_buffer.len=4", "trainer.total_training_steps=1")  # fmt: skip
+    assert metrics["filter_groups/rounds"] >= 2 and metrics["filter_groups/kept_groups"] == 4
+    assert metrics["reward_model/truncated"] == 0 and "reward_model/score/mean" in metrics
+    for row in rollouts(1):
+        assert row["score"] == pytest.approx(row["reward_info"]["score"] + row["reward_info"]["overlong_reward"])
+
+
 def test_the_models_score_is_a_named_part_for_gdpo(train, on):
     write_rows("train.parquet", ["both"] * 12)
     metrics = train(*GRPO, *on, "algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[rule_score,rm_score]",
