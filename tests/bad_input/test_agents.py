@@ -6,9 +6,17 @@ import pytest
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from tests.bad_input.conftest import assert_says
-from tests.trainer.scripted import BROKEN, answering
+from tests.trainer.scripted import Reply, answering
 
 MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
+BROKEN = {
+    "500s": (Reply(500, "out of memory"), ["500", "out of memory"]),
+    "HTML": (Reply(200, "<html><body>Welcome</body></html>"), ["not JSON: <html>"]),
+    "no JSON": (Reply(200, "{oops"), ["JSON"]),
+    "malformed documents": (Reply(answer=[{"document": {"id": "0"}, "score": 1.0}]), ["contents"]),
+    "too few lists": (Reply(200, '{"result": []}'), ["0", "1"]),
+    "no answer in time": (Reply(answer=[], seconds=1.0), ["0.3 s"]),
+}
 INTERACTION = {"agent_name": "tool_agent", "interaction_kwargs": {"name": "gsm8k"}}
 
 
