@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = timedelta(seconds=120)  # of a collective that somebody does not join
+TIMEOUT = timedelta(seconds=300)  # of a collective that somebody does not join
 PRELOADED = ["torch", "torch.distributed.fsdp", "transformers", "burnish.engine.trainable", "burnish.models.loading"]
 
 

@@ -21,7 +21,7 @@ ACTOR = "workers/actor_rollout_ref.py"
 CRITIC, PROCESS_REWARD = "workers/critic.py", "workers/process_reward.py"
 LOSS_FILES = "algorithms/losses"
 CLIP_COV, KL_COV, VANILLA = (f"{LOSS_FILES}/{name}.py" for name in ("clip_cov", "kl_cov", "vanilla"))
-AGGREGATE, REGULARISE = f"{LOSS_FILES}/inputs.py", f"{LOSS_FILES}/regularise.py"
+INPUTS, REGULARISE = f"{LOSS_FILES}/inputs.py", f"{LOSS_FILES}/regularise.py"
 MEMORY_HINT = "entropy is always computed in chunks and recomputed in the backward pass"
 
 LOSSES = (  # the built-in ones, as algorithms/losses lists them
@@ -99,12 +99,12 @@ class ActorConfig(Keys, reader=ACTOR):
     ppo_epochs: int = key(1, "passes over each batch", low=1)
     shuffle: bool = key(False, "shuffle the groups of a batch before splitting it into mini-batches")
     clip_ratio: float = key(0.2, "PPO clip range of the probability ratio", "config/rules/loss.py", above=0)
-    clip_ratio_low: float = key(None, "clip range below 1; null: clip_ratio", VANILLA, above=0, high=1)
-    clip_ratio_high: float = key(None, "clip range above 1; null: clip_ratio", VANILLA, above=0)
+    clip_ratio_low: float = key(None, "clip range below 1; null: clip_ratio", INPUTS, above=0, high=1)
+    clip_ratio_high: float = key(None, "clip range above 1; null: clip_ratio", INPUTS, above=0)
     clip_ratio_c: float = key(3.0, "dual clip: bound on the ratio where the advantage is negative", VANILLA, above=1)
-    loss_agg_mode: str = key("token-mean", "how token losses become one number", AGGREGATE, choices=AGGREGATIONS)
+    loss_agg_mode: str = key("token-mean", "how token losses become one number", INPUTS, choices=AGGREGATIONS)
     loss_scale_factor: float | None = key(
-        None, "divisor of seq-mean-token-sum-norm; null: max_response_length", AGGREGATE, above=0
+        None, "divisor of seq-mean-token-sum-norm; null: max_response_length", INPUTS, above=0
     )
     entropy_coeff: float = key(0.0, "weight of the entropy bonus", REGULARISE)
     use_kl_loss: bool = key(False, "add a KL term to the loss", REGULARISE)
@@ -173,7 +173,7 @@ class CriticConfig(Keys, reader=CRITIC):
     shuffle: bool = key(None, "shuffle the groups of a batch; null: as the actor")
     cliprange_value: float = key(0.5, "largest change of a value per batch", "algorithms/losses/value.py", above=0)
     loss_agg_mode: str = key(
-        None, "how token losses become one number; null: the actor's", AGGREGATE, choices=AGGREGATIONS
+        None, "how token losses become one number; null: the actor's", INPUTS, choices=AGGREGATIONS
     )
     grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", above=0)
     ulysses_sequence_parallel_size: int = ulysses(CRITIC)

@@ -59,7 +59,7 @@ def ray_groups(tmp_path_factory):
     from burnish.controller.ray import connect
 
     logs = tmp_path_factory.mktemp("logs")
-    groups = connect(RayInitConfig(), processes=PROCESSES, logs=logs, deadline_s=60, start_deadline_s=120)
+    groups = connect(RayInitConfig(), processes=PROCESSES, logs=logs, deadline_s=240, start_deadline_s=500)
     yield groups
     groups.disconnect()
 

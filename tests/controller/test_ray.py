@@ -326,7 +326,7 @@ class Big(Worker):
 
 full = {"automatic_object_spilling_enabled": False, "local_fs_capacity_threshold": 0.0001}
 ray.init(address="local", num_cpus=1, object_store_memory=80_000_000, include_dashboard=False, _system_config=full)
-groups = connect(RayInitConfig(), processes=1, logs=Path(sys.argv[1]), deadline_s=60, start_deadline_s=120)
+groups = connect(RayInitConfig(), processes=1, logs=Path(sys.argv[1]), deadline_s=240, start_deadline_s=500)
 [big] = groups.spawn(ResourcePool([1], "big", "cpu"), {"big": ClassWithInitArgs(Big)}).values()
 said = {}
 for name, argument in {"take": torch.zeros(30_000_000), "give": 30_000_000}.items():
