@@ -20,7 +20,6 @@ from burnish.export import command as export
 from burnish.search import serve_command
 from tests.search.small import write_corpus
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, sys
 from burnish.cli.main import main
@@ -91,9 +90,8 @@ def test_help_files_and_refusals_come_without_torch(tmp_path):
         (["ppo", "data.train_files=x", "actor_rollout_ref.model.path=x", "trainer.nnodes=2"], 2, ["ray"]),
         *(([*command.split(), *NEEDED[command], *keys.split()], 2, []) for command, keys in MISTAKES),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(lines)], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
+    command, root = [sys.executable, "-c", PROGRAM, json.dumps(lines)], Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "nowhere: no such index folder" in done.stderr
     assert "no config.json; the model path must name a Hugging Face model folder" in done.stderr

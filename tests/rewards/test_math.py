@@ -62,11 +62,6 @@ def scored_by_math(case, **options) -> float | None:
         return None
 
 
-def test_every_case_is_read():
-    assert (len(golden("reward_math")), len(BOXED), len(REWRITTEN), len(MATH_VERIFY)) == (101, 75, 26, 75)
-    assert len(CORRECTED) == 25 and len(CORRECTED_MATH_VERIFY) == 6
-
-
 @each(BOXED)
 def test_golden(case):
     expected = case["expected"]
@@ -81,7 +76,6 @@ def test_golden(case):
 
 @each(MATH_VERIFY)
 def test_golden_of_math_verify(case):
-    """It also reads answers without a box."""
     right, reason = CORRECTED_MATH_VERIFY.get(number(case), (case["expected"]["score"], "as recorded"))
     assert scored_by_math(case, require_box=False) == right, reason
     assert reason in ("as recorded", EMPTY) or right != case["expected"]["score"]
@@ -244,7 +238,9 @@ def scored(scorer: Any, case: dict[str, Any], *options: str) -> dict[str, Any]:
     return result
 
 
-def test_every_case_of_the_others_is_read():
+def test_every_case_is_read():
+    assert (len(golden("reward_math")), len(BOXED), len(REWRITTEN), len(MATH_VERIFY)) == (101, 75, 26, 75)
+    assert len(CORRECTED) == 25 and len(CORRECTED_MATH_VERIFY) == 6
     assert [len(cases) for cases in (DAPO, NORMALISED, PRIME, GEO3K)] == [148, 30, 74, 112]
     assert (len(COMPARED_RAW), len(OTHER_BOXES), len(WRONGLY_NORMALISED)) == (43, 3, 7)
     assert (len(PRIME_RIGHT), len(PRIME_PRED), len(FORM_WITHOUT_SUCCESS), len(GEO3K_RIGHT)) == (8, 9, 13, 12)

@@ -286,7 +286,9 @@ def scored():
     return run
 
 
-def test_nan_from_the_model_is_the_samples_failure_and_never_0(scored):
+def test_nan_and_what_cannot_be_rendered_are_the_samples_failure_and_never_0(scored):
+    with pytest.raises(RewardError, match="(?s)none of the 1 samples .*the chat template cannot render"):
+        scored(["model"], ["the chat template cannot render it"])
     rule = [ScoreResult(1.0), None, ScoreResult(1.0, {"acc": 1.0})]
     batch, metrics, asked = scored(["rule", "model", "both", "model"], [math.nan, math.inf, 0.5], rule)
     assert asked == [3] and batch.non_tensor_batch["uid"].tolist() == [0, 3]
@@ -296,11 +298,6 @@ def test_nan_from_the_model_is_the_samples_failure_and_never_0(scored):
         scored(["model", "model"], [math.nan, 0.5], max_failure_ratio=0.05)
     batch, metrics, _ = scored(["model", "model"], [math.nan, 0.5], on_error="zero")
     assert batch.batch["token_level_scores"].sum(-1).tolist() == [0, 0.5] and metrics["failures/reward"] == 1
-
-
-def test_what_could_not_be_rendered_says_why(scored):
-    with pytest.raises(RewardError, match="(?s)none of the 1 samples .*the chat template cannot render"):
-        scored(["model"], ["the chat template cannot render it"])
 
 
 def test_rules_and_loops_that_scored_or_failed(scored):
