@@ -134,9 +134,6 @@ def test_servers_without_their_packages_name_the_extra(words, extra, monkeypatch
     assert said in capsys.readouterr().err
 
 
-SIZE = "--max-shard-size: big is not a size; write for example 5GB"
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("mistakes")
@@ -187,7 +184,7 @@ def place(files, monkeypatch):
         ("data show train.parquet --tokenizer empty", "--tokenizer empty: empty: no config.json; the model path must"),
         ("export", "burnish export: the following arguments are required: source, --out. `burnish export --he"),
         ("export m --out x --dtype int3", "argument --dtype: int3 is unknown; choose float32, bfloat16, float16"),
-        ("export m --out x --max-shard-size big", SIZE),
+        ("export m --out x --max-shard-size big", "--max-shard-size: big is not a size; write for example 5GB"),
         ("export m --out x --role judge", "argument --role: invalid choice: 'judge'"),
         ("export m --out x --adapter-only --max-shard-size 1GB", "an adapter is one file, so leave it out"),
         ("export no/such/m --out x", "the model path no/such/m: there is no such folder"),

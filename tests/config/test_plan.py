@@ -276,11 +276,11 @@ def kept_for_backward(module, run):
     return sum(storage.nbytes() for storage in kept.values())
 
 
-def growth(folder, shape, run, *, dtype, checkpointing, device="cpu"):
+def growth(folder, run, *, dtype, checkpointing, device="cpu"):
     """Bytes that a layer more keeps for the backward pass; `run(module)` gives the forward pass."""
     measured = []
     for layers in (2, 5):
-        source = write_tiny_model(folder / str(layers), layers=layers, **shape)
+        source = write_tiny_model(folder / str(layers), layers=layers, hidden_size=64, heads=4, intermediate_size=192)
         module = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).train().to(device)
         if checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
@@ -292,9 +292,6 @@ def by_fused_pass(module):
     device, backbone = module.device, FusedBackbone(module.model)
     ids, positions = torch.ones(200, dtype=torch.long, device=device), torch.arange(100, device=device).repeat(2)
     return lambda: backbone(ids, positions, Sequences.of([100, 100], device))
-
-
-SHAPE = {"hidden_size": 64, "heads": 4, "intermediate_size": 192}
 
 
 def estimated(model_type, dtype, checkpointing, on_gpu=False):
@@ -314,9 +311,9 @@ def test_activations_grow_with_layers_as_those_of_a_model_and_of_the_fused_pass_
     measured = {"dtype": dtype, "checkpointing": checkpointing}
     ids = torch.ones(2, 100, dtype=torch.long)
     by_transformers = lambda module: lambda: module.get_decoder()(input_ids=ids, use_cache=False)  # noqa: E731
-    grown = growth(tmp_path, SHAPE, by_transformers, **measured)
+    grown = growth(tmp_path, by_transformers, **measured)
     assert estimated("gemma2", dtype, checkpointing) == pytest.approx(grown, rel=0.1)
-    grown = growth(tmp_path, SHAPE, by_fused_pass, **measured)
+    grown = growth(tmp_path, by_fused_pass, **measured)
     assert estimated("qwen2", dtype, checkpointing) == pytest.approx(grown, rel=1e-9 if checkpointing else 0.15)
 
 
@@ -324,7 +321,7 @@ def test_activations_grow_with_layers_as_those_of_a_model_and_of_the_fused_pass_
 @pytest.mark.parametrize("checkpointing", [True, False])
 def test_activations_grow_with_layers_as_those_of_the_kernels_do(tmp_path, checkpointing):
     measured = {"dtype": torch.bfloat16, "checkpointing": checkpointing, "device": "cuda"}
-    grown = growth(tmp_path, SHAPE, by_fused_pass, **measured)
+    grown = growth(tmp_path, by_fused_pass, **measured)
     assert estimated("qwen2", torch.bfloat16, checkpointing, on_gpu=True) == pytest.approx(grown, rel=0.05)
 
 

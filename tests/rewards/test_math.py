@@ -112,35 +112,31 @@ def test_huge_responses_in_the_box():
     assert compute_score("answer: " * 20_000, "5", require_box=False)["score"] == 0.0
 
 
-BOXES = {
-    "\\boxed{a{b}c}": "a{b}c",
-    "\\boxed {5}": "5",
-    "\\boxed{\\{1,2\\}}": "\\{1,2\\}",
-    "\\boxed{5} \\boxed{": None,
-    "\\boxed{5} and \\boxedtext{6}": "5",
-    "\\boxed 5\nand more": "5",
-    "\\(\\boxed 5\\) and": "5",
-    "\\fbox{\\boxed{3}}": "3",
-    "boxed{5}": None,
-}
-STATED = {
-    "The answer is 12. I hope it is correct.": "12",
-    "**Answer:** $x=3.5$": "x=3.5",
-    "Answer:\n\n7": "7",
-    "answer is: 7": "7",
-    "my answers are 7": None,
-    "the answer isn't 7": None,
-    "the answer is unclear, but the answer is 7": "7",
-    "The answer is 5, because 2+3.": "5",
-    "The answer is $7$ apples": "7",
-}
-
-
 def test_boxed_and_stated_answers():
-    for text, content in BOXES.items():
+    for text, content in {
+        "\\boxed{a{b}c}": "a{b}c",
+        "\\boxed {5}": "5",
+        "\\boxed{\\{1,2\\}}": "\\{1,2\\}",
+        "\\boxed{5} \\boxed{": None,
+        "\\boxed{5} and \\boxedtext{6}": "5",
+        "\\boxed 5\nand more": "5",
+        "\\(\\boxed 5\\) and": "5",
+        "\\fbox{\\boxed{3}}": "3",
+        "boxed{5}": None,
+    }.items():
         box = last_box(text)
         assert last_boxed(text) == content and (box is None or box.end <= len(text)), text
-    for text, answer in STATED.items():
+    for text, answer in {
+        "The answer is 12. I hope it is correct.": "12",
+        "**Answer:** $x=3.5$": "x=3.5",
+        "Answer:\n\n7": "7",
+        "answer is: 7": "7",
+        "my answers are 7": None,
+        "the answer isn't 7": None,
+        "the answer is unclear, but the answer is 7": "7",
+        "The answer is 5, because 2+3.": "5",
+        "The answer is $7$ apples": "7",
+    }.items():
         assert stated(text) == answer, text
 
 

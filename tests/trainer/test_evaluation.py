@@ -15,8 +15,8 @@ from burnish.cli.main import main
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
 from tests.rewards.conftest import children
+from tests.trainer.conftest import NANO
 
-NANO = Path(burnish.__file__).parent / "models" / "nano"
 # The response is what the function returns, so that a test says what is scored.
 ECHO = "import json\n\ndef compute_score(solution_str, extra_info):\n    return json.loads(solution_str)\n"
 

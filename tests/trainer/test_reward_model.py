@@ -28,7 +28,6 @@ from burnish.workers.reward_model import RewardModelWorker
 from tests.trainer.conftest import jsonl, rollouts, validated, write_judge
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.val_files=null"]
-WEIGHTS = ["reward_model.rule_weight=0.5", "reward_model.model_weight=2"]
 SAYS = "{% for m in messages %}{{ m.role + ': ' + m.content + '<|end|>' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"  # noqa: E501
 # Whole numbers that a random model's answers differ in.
 RULE = "return dict(score=float(sum(map(ord, solution_str)) % 5), length=len(solution_str))"
@@ -54,7 +53,8 @@ def on(judge, reward, job):
     """The keys that switch it on; the training rows ask for rule, model and both in turn."""
     reward(RULE)
     write_rows("train.parquet", ["rule", "model", "both"] * 4)
-    return ["reward_model.enable=true", f"reward_model.model.path={judge}", *WEIGHTS]
+    weights = ["reward_model.rule_weight=0.5", "reward_model.model_weight=2"]
+    return ["reward_model.enable=true", f"reward_model.model.path={judge}", *weights]
 
 
 def text_of(row):
