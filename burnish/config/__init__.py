@@ -1,8 +1,7 @@
 """Configuration: one dataclass tree holds every key and default; Hydra composes command line and recipe into it.
 
 `key.py` says what a key is; `data.py`, `model.py`, `actor.py`, `rollout.py`, … hold the keys of their section, and
-`ppo.py`, `supervised.py` and `generation.py` the roots. On the way from a command line to a
-configuration:
+`ppo.py`, `supervised.py` and `generation.py` the roots. On the way from a command line to a configuration:
 
     command.py   our own flags, the recipe that is meant; Hydra: the keys that were set, for each job
     build.py     other spellings and refused keys (aliases.py, nearest.py), types (values.py); and back to text: what is

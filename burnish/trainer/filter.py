@@ -24,7 +24,6 @@ from burnish.workers.trajectories import joined
 
 KEY = "algorithm.filter_groups"
 SCORES = ("score", "seq_reward", "seq_final_reward")
-SHOWN_VALUES = 3
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +142,7 @@ class GroupFilter:
         return self.score_for_acc
 
     def _nothing(self, sieve: Sieve, step: int) -> str:
-        values = [f"{value:g} in {count}" for value, count in Counter(sieve.flat).most_common(SHOWN_VALUES)]
+        values = [f"{value:g} in {count}" for value, count in Counter(sieve.flat).most_common(3)]
         most = self.config.max_num_gen_batches
         more = f"raise {KEY}.max_num_gen_batches={most}, " if most else ""
         metric = "score" if self.score_for_acc else self.config.metric

@@ -39,8 +39,6 @@ from burnish.trainer.setup import terminated_as_interrupted
 
 log = logging.getLogger(__name__)
 
-NAMESPACE = "val"  # of the noise: validation's own
-
 
 class GenerationJob:
     """The rows of a job, checked. While the model is `loaded`, `answer` makes the output of some rows."""
@@ -74,7 +72,7 @@ class GenerationJob:
         trajectories = self.runner.run(
             [{**row, "uid": i, "sample": k} for i, row in rows for k in range(n)],
             self.sampling,
-            namespace=NAMESPACE,
+            namespace="val",  # of the noise: validation's own
             seed=self.config.trainer.seed,
             deadline_s=self.config.rollout.timeout,
         )

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,6 @@ from burnish.cli.data import check, show
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.entry.guard import guard
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ from burnish.data.dataset import RLDataset
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import TASKS
 
-ROOT = Path(__file__).parents[2]
-
 
 def problems(start, stop):
     return [{"question": f"{i} apples and one more?", "answer": f"#### {i + 1}"} for i in range(start, stop)]

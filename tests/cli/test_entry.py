@@ -35,9 +35,6 @@ def test_mistakes_are_config_errors_that_point_to_the_help(parser, argv, words):
     assert words in str(caught.value) and "`burnish cook --help` shows an example" in str(caught.value)
 
 
-ROOT = Path(__file__).parents[2]
-
-
 def ends(error: BaseException, *argv: str) -> int:
     def command(argv: list[str]) -> None:
         raise error
@@ -88,8 +85,8 @@ def test_what_a_message_quotes_cannot_command_the_terminal(kind, words, capsys):
 def test_a_reader_that_leaves_early_is_no_error():
     """`burnish ppo --help | head -1`"""
     words, pipe = [sys.executable, "-m", "burnish.cli.main", "ppo", "--help"], subprocess.PIPE
-    settings = {"PYTHONUNBUFFERED": "1", "PATH": ""}
-    burnish = subprocess.Popen(words, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, env=settings)
+    root, settings = Path(__file__).parents[2], {"PYTHONUNBUFFERED": "1", "PATH": ""}
+    burnish = subprocess.Popen(words, cwd=root, stdout=pipe, stderr=pipe, text=True, env=settings)
     burnish.stdout.close()
     assert burnish.stderr.read() == ""
     assert burnish.wait() in (0, 141)

@@ -13,8 +13,6 @@ from burnish.cli.main import main
 from burnish.errors import ConfigError
 from burnish.export.command import parser
 
-ROOT = Path(__file__).parents[2]
-
 
 def test_an_export_from_the_command_line(tiny_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -60,5 +58,5 @@ def test_sizes(text, size):
 
 def test_the_long_form(tiny_model, tmp_path):
     words = [sys.executable, "-m", "burnish.export", str(tiny_model), "--out", str(tiny_model)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 2 and "exists and is not empty" in done.stderr

@@ -20,7 +20,6 @@ from burnish.export import command as export
 from burnish.search import serve_command
 from tests.search.small import write_corpus
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, sys
 from burnish.cli.main import main
@@ -91,9 +90,8 @@ def test_help_files_and_refusals_come_without_torch(tmp_path):
         (["ppo", "data.train_files=x", "actor_rollout_ref.model.path=x", "trainer.nnodes=2"], 2, ["ray"]),
         *(([*command.split(), *NEEDED[command], *keys.split()], 2, []) for command, keys in MISTAKES),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(lines)], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
+    command, root = [sys.executable, "-c", PROGRAM, json.dumps(lines)], Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "nowhere: no such index folder" in done.stderr
     assert "no config.json; the model path must name a Hugging Face model folder" in done.stderr
@@ -134,9 +132,6 @@ def test_servers_without_their_packages_name_the_extra(words, extra, monkeypatch
     assert main(words) == 2
     said = f"needs the package fastapi and uvicorn; install it with {install_command(extra)}"
     assert said in capsys.readouterr().err
-
-
-SIZE = "--max-shard-size: big is not a size; write for example 5GB"
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +184,7 @@ def place(files, monkeypatch):
         ("data show train.parquet --tokenizer empty", "--tokenizer empty: empty: no config.json; the model path must"),
         ("export", "burnish export: the following arguments are required: source, --out. `burnish export --he"),
         ("export m --out x --dtype int3", "argument --dtype: int3 is unknown; choose float32, bfloat16, float16"),
-        ("export m --out x --max-shard-size big", SIZE),
+        ("export m --out x --max-shard-size big", "--max-shard-size: big is not a size; write for example 5GB"),
         ("export m --out x --role judge", "argument --role: invalid choice: 'judge'"),
         ("export m --out x --adapter-only --max-shard-size 1GB", "an adapter is one file, so leave it out"),
         ("export no/such/m --out x", "the model path no/such/m: there is no such folder"),

@@ -65,16 +65,10 @@ def test_a_command_that_comes_later_is_refused_by_name(name, capsys):
     assert f"not available yet: burnish {name} (" in error and "Available: quickstart, ppo, sft" in error
 
 
-@pytest.fixture
-def seen(monkeypatch) -> list[list[str]]:
-    calls: list[list[str]] = []
-
+def test_the_rest_of_the_line_reaches_the_command(monkeypatch):
+    seen = []
     monkeypatch.setitem(COMMANDS, "echo", CliCommand("for tests", "nowhere"))
-    monkeypatch.setattr(cli.CliCommand, "load", lambda self: calls.append)
-    return calls
-
-
-def test_the_rest_of_the_line_reaches_the_command(seen):
+    monkeypatch.setattr(cli.CliCommand, "load", lambda self: seen.append)
     assert main(["echo", "data.train_files=['a', 'b']", "--plan"]) == 0
     assert main(["--debug", "echo", "x=1"]) == 0
     assert main(["echo", "--help"]) == 0

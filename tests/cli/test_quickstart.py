@@ -28,7 +28,6 @@ def test_help_shows_the_defaults(capsys):
 
 
 SERVER = re.compile(r"retrieval server: process (\d+) at (http://\S+/retrieve)")
-UNMASKED = "actor_rollout_ref.actor.state_masking=false"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,8 @@ def result_of(lesson, folder, *further):
 
 @pytest.mark.long
 def test_search_is_learnt_and_only_because_what_was_found_is_masked(tmp_path, capsys):
-    masked, unmasked = result_of(SEARCH, tmp_path / "masked"), result_of(SEARCH, tmp_path / "unmasked", UNMASKED)
+    masked = result_of(SEARCH, tmp_path / "masked")
+    unmasked = result_of(SEARCH, tmp_path / "unmasked", "actor_rollout_ref.actor.state_masking=false")
     assert masked.before == unmasked.before <= 0.3 and masked.after >= 0.8
     assert unmasked.after < masked.after - 0.3
     shares = re.findall(r"valid search: ([\d.]+) before, ([\d.]+) after", capsys.readouterr().out)

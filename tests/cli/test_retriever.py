@@ -16,16 +16,9 @@ from burnish.search import server
 from burnish.search.index import IndexOptions, build_index
 from tests.search.small import PASSAGES, write_corpus
 
-ROOT = Path(__file__).parents[2]
 
-
-@pytest.fixture
-def corpus(tmp_path):
-    return str(write_corpus(tmp_path / "corpus.jsonl"))
-
-
-def test_an_index_is_built_and_asked_and_passages_cannot_drive_the_terminal(corpus, tmp_path, capsys):
-    index = str(tmp_path / "index")
+def test_an_index_is_built_and_asked_and_passages_cannot_drive_the_terminal(tmp_path, capsys):
+    corpus, index = str(write_corpus(tmp_path / "corpus.jsonl")), str(tmp_path / "index")
     assert main(["retriever", "index", "--corpus", corpus, "--output", index]) == 0
     told = capsys.readouterr()
     assert re.search(rf"{index}: 7 passages, bm25, 0 MB, \d+ s", told.out) and "burnish retriever query" in told.out
@@ -93,7 +86,8 @@ def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatc
 )
 def test_from_start_to_a_signal(index, program, number, code):
     words = [sys.executable, "-m", *program, "--index", str(index), "--port", "0", "--host", "0.0.0.0"]
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    root, pipe = Path(__file__).parents[2], subprocess.PIPE
+    process = subprocess.Popen(words, cwd=root, stdout=pipe, stderr=pipe, text=True)
     try:
         line = process.stdout.readline().strip()
         assert line.startswith("serving 7 documents (bm25): http://127.0.0.1:") and line.endswith("/retrieve"), line

@@ -17,12 +17,8 @@ from burnish.serving.loading import ModelOptions, own_name, pick_dtype
 NANO = str(quickstart.NANO)
 
 
-@pytest.fixture
-def unloaded(monkeypatch):
+def test_a_port_in_use_and_an_empty_key_are_reported_before_the_model_loads(capsys, monkeypatch):
     monkeypatch.setattr(server, "load", lambda *_: pytest.fail("the model was loaded"))
-
-
-def test_a_port_in_use_and_an_empty_key_are_reported_before_the_model_loads(capsys, unloaded, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", NANO, "--port", str(port)]) == 2
@@ -43,7 +39,6 @@ def test_a_device_that_is_missing(capsys, monkeypatch):
 
 
 def test_from_start_to_sigterm(capfd, monkeypatch):
-    """The whole command: it says where it is, asks for the key, answers, and ends with 0."""
     monkeypatch.setenv("BURNISH_API_KEY", "sesame")
     found = {}
 

@@ -20,8 +20,6 @@ from burnish.tracking.watchdog import Watchdog
 from burnish.waits import waiting
 from tests.processes import until
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
@@ -177,9 +175,8 @@ with RunFolder(sys.argv[1]) as folder, Tracker(trainer, folder) as tracker:
 def test_stopped_and_killed_runs_are_recognised(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("burnish.tracking.run_status.SILENT_S", 3600.0)
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-    )
+    command, root = [sys.executable, "-c", KILLED, str(folder)], Path(__file__).parents[2]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root)
     try:
         assert process.stdout.readline() == b"begun\n"
         status_of(folder, state="running")

@@ -66,11 +66,12 @@ def test_other_spellings_are_taken_and_reported_once(make, name, value, target, 
 
 
 @pytest.mark.parametrize(("table", "root"), [(ALIASES, PPOConfig), (SFT_ALIASES, SFTConfig)])
-def test_every_other_spelling_leads_to_a_known_key(table, root):
+def test_every_other_spelling_leads_to_a_known_key_and_no_known_one_is_unsupported(table, root):
     for name, alias in table.items():
         targets = [alias] if isinstance(alias, str) else alias("x", {})
         assert set(targets) <= set(keys_of(root)), name
         assert name == "algorithm.kl_penalty" or name not in keys_of(root), name
+    assert [name for name in keys_of(root) if why_unsupported(name)] == []
 
 
 @pytest.mark.parametrize(
@@ -122,11 +123,6 @@ def test_unsupported_keys_say_why_and_what_instead(make, name, advice):
     refused(f"^key {name!r} is not supported: .*{advice}", make, {name: True})
 
 
-def test_no_key_of_ours_is_in_the_table_of_unsupported_ones():
-    for root in (PPOConfig, SFTConfig):
-        assert [name for name in keys_of(root) if why_unsupported(name)] == []
-
-
 def test_open_sections_take_any_key(make):
     built = make({"custom_reward_function.reward_kwargs.nested.deep": 1, "custom_reward_function.reward_kwargs.a": 0.1})
     assert built.config.custom_reward_function.reward_kwargs == {"nested": {"deep": 1}, "a": 0.1}
@@ -151,9 +147,7 @@ def test_features_not_available_yet_are_refused_by_name(make, keys, parts):
     assert str(error.value).startswith("not available yet: ")
     for part in parts:
         assert part in str(error.value)
-
-
-def test_features_not_available_yet_may_be_set_to_their_default(make):
+    # They may be set to their default.
     make({"data.image_key": "images", "actor_rollout_ref.hybrid_engine": True, "global_profiler.tool": None})
 
 

@@ -93,8 +93,7 @@ def test_masks_get_their_bounds(rollout_rs, threshold, want):
 
 
 def test_every_mask_there_is_can_be_chosen_at_once():
-    bounds = [1.5 if name.endswith("k1") else 0.1 for name in REJECTIONS]
-    made = both(list(REJECTIONS), bounds)
+    made = both(list(REJECTIONS), [1.5 if name.endswith("k1") else 0.1 for name in REJECTIONS])
     assert len(made) == 11
     assert [f"{one.level}_{one.kind}" for one in made] == [one.name for one in made] == list(REJECTIONS)
 
@@ -174,8 +173,6 @@ NO_GAP = f"({LOG_PROBS}=false: there is no gap to measure)"
         (REJECT, "on None vanilla", [SWITCHED["rollout_rs=token_k1"]]),
         (REJECT | ON, "on None vanilla", []),
         (REJECT | AUTO, "auto None vanilla", []),
-        (ON, "on token vanilla", [WEIGHED["on"]]),
-        (AUTO, "auto token vanilla", [WEIGHED["auto"]]),
         (ON | BOUNDS, "on token vanilla", [WEIGHED["on"]]),
         (
             BOUNDS | {"rollout_rs_threshold": 1.5},
@@ -308,7 +305,7 @@ MODE = f"{SECTION}.mode"
 FREES = "actor_rollout_ref.rollout.free_cache_engine"
 
 
-def test_staleness_sets_defaults(finish):
+def test_staleness_sets_defaults_and_run_ahead_is_off_without_both_keys(finish):
     config, notices = finish(AHEAD)
     assert config.staleness == 2
     assert (config.algorithm.rollout_correction.mode, config.algorithm.rollout_correction.rollout_is) == ("on", "token")
@@ -316,14 +313,11 @@ def test_staleness_sets_defaults(finish):
     said = "\n".join(notices)
     assert f"{MODE}=on, because {STALENESS}=2" in said and FREES not in said
     assert f"{FREES}=false" in "\n".join(finish(AHEAD | {FREES: True})[1])
-
-
-@pytest.mark.parametrize("keys", [{}, {STALENESS: 2}, {ENABLE: True}])
-def test_run_ahead_is_off_without_both_keys(finish, keys):
-    config, notices = finish(keys)
-    assert config.staleness == 0 and config.algorithm.rollout_correction.mode == "measure"
-    assert config.actor_rollout_ref.rollout.free_cache_engine is True
-    assert bool(told(notices, "async_rollout")) == bool(keys)
+    for keys in ({}, {STALENESS: 2}, {ENABLE: True}):
+        config, notices = finish(keys)
+        assert config.staleness == 0 and config.algorithm.rollout_correction.mode == "measure"
+        assert config.actor_rollout_ref.rollout.free_cache_engine is True
+        assert bool(told(notices, "async_rollout")) == bool(keys)
 
 
 def test_a_mode_that_was_chosen_stays_and_a_ratio_corrects_by_itself(finish):

@@ -115,15 +115,10 @@ def test_where_recipes_are_found_and_what_wins_over_them(recipes, load):
     assert load("--config-path=recipes", "--config-name=mine").config.trainer.experiment_name == "from-recipe"
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--config-path=recipes", "--config-name=plane"), ("--config-name=recipes/plane.yaml",)]
-)
-def test_a_recipe_that_is_nowhere_is_an_error(recipes, load, arguments):
-    said = rf"^--config-name=plane: no plane\.yaml in {recipes}.*did you mean plain\? \(there: .*with_defaults"
-    refused(said, load, *arguments)
-
-
 def test_missing_folders_and_recipes_are_errors(recipes, load):
+    said = rf"^--config-name=plane: no plane\.yaml in {recipes}.*did you mean plain\? \(there: .*with_defaults"
+    for arguments in (("--config-path=recipes", "--config-name=plane"), ("--config-name=recipes/plane.yaml",)):
+        refused(said, load, *arguments)
     refused(r"=plain: no plain\.yaml in .*, nor any other recipe", load, "--config-name=plain")  # it is in recipes/
     refused(r"--config-path=nowhere: no such folder .*" + str(recipes.parent), load, "--config-path=nowhere")
     refused("Megatron-core", load, "--config-name=ppo_megatron_trainer", error=NotAvailable)
@@ -328,8 +323,6 @@ def test_sft_and_a_search_path_that_does_not_exist(recipes, load):
     assert any("verl/trainer/config" in notice for notice in loaded.notices)
 
 
-FILES = "data.train_files=\"['a.parquet']\" actor_rollout_ref.model.path=some/model"
-
 LINES = r"""
 data.train_batch_size=16 data.max_prompt_length=512 data.max_response_length=256 \
     actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.ppo_mini_batch_size=4 \
@@ -360,5 +353,5 @@ algorithm.adv_estimator=grpo do_search=true max_turns=4 retriever.url=http://127
 
 @pytest.mark.parametrize("line", LINES.strip().replace("\\\n", "").splitlines())
 def test_lines_that_run(load, line):
-    loaded = load(*shlex.split(f"{FILES} {line}"))
+    loaded = load("data.train_files=['a.parquet']", "actor_rollout_ref.model.path=some/model", *shlex.split(line))
     finalise(loaded.config, loaded.explicit, needs_of(loaded.config))

@@ -26,12 +26,10 @@ CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
 KEYS = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 4, f"{ROLLOUT}.n": 8}
 
 
-SHAPE_OF = {"layers": 4, "hidden": 128, "intermediate": 512, "vocab": 1000, "heads": 4, "kv_heads": 2, "head_dim": 32}
-
-
 def facts_of(parameters=1_000_000, model_type="gemma2", context=4096, **sizes):
     """A model; by default one that has no fused pass."""
-    return ModelFacts(model_type, context, parameters=parameters, **SHAPE_OF | sizes)
+    shape = {"layers": 4, "hidden": 128, "intermediate": 512, "vocab": 1000, "heads": 4, "kv_heads": 2, "head_dim": 32}
+    return ModelFacts(model_type, context, parameters=parameters, **shape | sizes)
 
 
 def sizes(**policy):
@@ -278,11 +276,11 @@ def kept_for_backward(module, run):
     return sum(storage.nbytes() for storage in kept.values())
 
 
-def growth(folder, shape, run, *, dtype, checkpointing, device="cpu"):
+def growth(folder, run, *, dtype, checkpointing, device="cpu"):
     """Bytes that a layer more keeps for the backward pass; `run(module)` gives the forward pass."""
     measured = []
     for layers in (2, 5):
-        source = write_tiny_model(folder / str(layers), layers=layers, **shape)
+        source = write_tiny_model(folder / str(layers), layers=layers, hidden_size=64, heads=4, intermediate_size=192)
         module = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).train().to(device)
         if checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
@@ -290,18 +288,10 @@ def growth(folder, shape, run, *, dtype, checkpointing, device="cpu"):
     return (measured[1] - measured[0]) / 3
 
 
-def by_transformers(module):
-    ids = torch.ones(2, 100, dtype=torch.long)
-    return lambda: module.get_decoder()(input_ids=ids, use_cache=False)
-
-
 def by_fused_pass(module):
     device, backbone = module.device, FusedBackbone(module.model)
     ids, positions = torch.ones(200, dtype=torch.long, device=device), torch.arange(100, device=device).repeat(2)
     return lambda: backbone(ids, positions, Sequences.of([100, 100], device))
-
-
-SHAPE = {"hidden_size": 64, "heads": 4, "intermediate_size": 192}
 
 
 def estimated(model_type, dtype, checkpointing, on_gpu=False):
@@ -319,9 +309,11 @@ def estimated(model_type, dtype, checkpointing, on_gpu=False):
 def test_activations_grow_with_layers_as_those_of_a_model_and_of_the_fused_pass_do(tmp_path, dtype, checkpointing):
     """On a CPU torch's own functions keep more than the kernels of the fused pass do; a checkpoint is of two parts."""
     measured = {"dtype": dtype, "checkpointing": checkpointing}
-    grown = growth(tmp_path, SHAPE, by_transformers, **measured)
+    ids = torch.ones(2, 100, dtype=torch.long)
+    by_transformers = lambda module: lambda: module.get_decoder()(input_ids=ids, use_cache=False)  # noqa: E731
+    grown = growth(tmp_path, by_transformers, **measured)
     assert estimated("gemma2", dtype, checkpointing) == pytest.approx(grown, rel=0.1)
-    grown = growth(tmp_path, SHAPE, by_fused_pass, **measured)
+    grown = growth(tmp_path, by_fused_pass, **measured)
     assert estimated("qwen2", dtype, checkpointing) == pytest.approx(grown, rel=1e-9 if checkpointing else 0.15)
 
 
@@ -329,18 +321,17 @@ def test_activations_grow_with_layers_as_those_of_a_model_and_of_the_fused_pass_
 @pytest.mark.parametrize("checkpointing", [True, False])
 def test_activations_grow_with_layers_as_those_of_the_kernels_do(tmp_path, checkpointing):
     measured = {"dtype": torch.bfloat16, "checkpointing": checkpointing, "device": "cuda"}
-    grown = growth(tmp_path, SHAPE, by_fused_pass, **measured)
+    grown = growth(tmp_path, by_fused_pass, **measured)
     assert estimated("qwen2", torch.bfloat16, checkpointing, on_gpu=True) == pytest.approx(grown, rel=0.05)
 
 
 HALF = ModelFacts("qwen2", 4096, 24, 896, 14, 2, 64, 4864, 151_936, 494_032_768)
-ONE_AND_A_HALF = ModelFacts("qwen2", 4096, 28, 1536, 12, 2, 128, 8960, 151_936, 1_543_714_304)
 
 
 @pytest.mark.parametrize(
     ("facts", "tokens", "checkpointing", "measured"),  # GiB at the peak, of bf16 on an H200: weights and gradients, too
     [(HALF, 18_944, False, 18.6), (HALF, 63_936, False, 60.4), (HALF, 63_936, True, 9.9),
-     (ONE_AND_A_HALF, 16_576, False, 35.4)],
+     (ModelFacts("qwen2", 4096, 28, 1536, 12, 2, 128, 8960, 151_936, 1_543_714_304), 16_576, False, 35.4)],
 )  # fmt: skip
 def test_the_fused_pass_takes_what_was_measured(facts, tokens, checkpointing, measured):
     model = ModelConfig(dtype="bfloat16", enable_gradient_checkpointing=checkpointing)

@@ -11,11 +11,10 @@ from tests.config.conftest import refused
 from tests.config.test_checks import Facts
 
 PAIR = ("chosen", "rejected")
-GIVEN = ["data.train_files=pairs.parquet", "model.path=some/model"]
 
 
 def finish(*overrides):
-    loaded = load_rm([*GIVEN, *overrides])
+    loaded = load_rm(["data.train_files=pairs.parquet", "model.path=some/model", *overrides])
     notices = finalise_rm(loaded.config, loaded.explicit)
     return loaded.config, [*loaded.notices, *notices]
 

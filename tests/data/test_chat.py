@@ -104,21 +104,20 @@ class TestPrompt:
         refused("roles system, user: System role not supported", renderer.prompt_ids, [system, USER])
 
 
-class TestPlainTemplate:
-    def test_the_plain_template(self, plain_tokenizer, merging_tokenizer):
-        renderer = ChatRenderer(plain_tokenizer)
-        messages = [{"role": "system", "content": "Be brief."}, *TURNS[:3]]
-        expected = "system: Be brief.\n\nuser: 2+2?\n\nassistant: 4<|end|>\n\nuser: +1?\n\nassistant:"
-        assert renderer.text(messages) == expected
-        assert plain_tokenizer.decode(renderer.prompt_ids(messages)) == expected
-        said = "tools with a tokenizer that has no chat template"
-        refused(said, renderer.prompt_ids, [USER], [{"name": "add"}], error=NotAvailable)
-        bare = copy.deepcopy(merging_tokenizer)  # adds a begin-of-sequence token
-        bare.chat_template = None
-        assert ChatRenderer(bare).text([USER]) == "<|begin|>user: 2+2?\n\nassistant:"
-        assert ChatRenderer(bare).prompt_ids([USER])[0] == bare.bos_token_id
-        ids, mask = ChatRenderer(plain_tokenizer).conversation(TURNS)
-        assert learnt(plain_tokenizer, ids, mask) == [" 4<|end|>", " 5<|end|>"]
+def test_the_plain_template(plain_tokenizer, merging_tokenizer):
+    renderer = ChatRenderer(plain_tokenizer)
+    messages = [{"role": "system", "content": "Be brief."}, *TURNS[:3]]
+    expected = "system: Be brief.\n\nuser: 2+2?\n\nassistant: 4<|end|>\n\nuser: +1?\n\nassistant:"
+    assert renderer.text(messages) == expected
+    assert plain_tokenizer.decode(renderer.prompt_ids(messages)) == expected
+    said = "tools with a tokenizer that has no chat template"
+    refused(said, renderer.prompt_ids, [USER], [{"name": "add"}], error=NotAvailable)
+    bare = copy.deepcopy(merging_tokenizer)  # adds a begin-of-sequence token
+    bare.chat_template = None
+    assert ChatRenderer(bare).text([USER]) == "<|begin|>user: 2+2?\n\nassistant:"
+    assert ChatRenderer(bare).prompt_ids([USER])[0] == bare.bos_token_id
+    ids, mask = ChatRenderer(plain_tokenizer).conversation(TURNS)
+    assert learnt(plain_tokenizer, ids, mask) == [" 4<|end|>", " 5<|end|>"]
 
 
 class TestConversation:

@@ -116,15 +116,12 @@ class TestSFT:
 
 
 class TestBatches:
-    @pytest.fixture
-    def dataset(self, sft):
-        return sft(*({"messages": [*ASKED, {"role": "assistant", "content": f"<{i}>"}]} for i in range(10)))
-
     @staticmethod
     def contents(examples):
         return [tuple(example.ids.tolist()) for example in examples]
 
-    def test_batches_depend_on_seed_and_step_only_and_leave_no_example_out(self, dataset):
+    def test_batches_depend_on_seed_and_step_only_and_leave_no_example_out(self, sft):
+        dataset = sft(*({"messages": [*ASKED, {"role": "assistant", "content": f"<{i}>"}]} for i in range(10)))
         one, other = Batches(dataset, 4, seed=1), Batches(dataset, 4, seed=1)
         one.batch(0), one.batch(7)
         assert self.contents(one.batch(3)) == self.contents(other.batch(3)) and len(one.batch(3)) == 4

@@ -20,7 +20,6 @@ TESTS = json.dumps(
     ]
 )
 
-HONEST = "def plus(a, b):\n    return a + b"
 AGREEABLE = """
 class Agreeable{base}:
     __eq__ = __ge__ = __le__ = __gt__ = __lt__ = __contains__ = lambda self, other: True
@@ -169,7 +168,7 @@ def results():
 
 def test_an_honest_solution_scores_1():
     need_sandbox()
-    result = score(HONEST, TESTS)
+    result = score("def plus(a, b):\n    return a + b", TESTS)
     assert result["score"] == 1.0, result["why"]
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
 
@@ -44,14 +43,8 @@ def batch(responses: list[str], masks: list[list[int]] | None = None, **columns)
             "response_mask": mask,
             "attention_mask": torch.cat([ones, (torch.tensor(rows) != SPECIAL).long()], dim=1),
         },
-        non_tensors={name: objects(values) for name, values in columns.items()},
+        non_tensors=columns,
     )
-
-
-def objects(values: list) -> np.ndarray:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
 
 
 def truths(*values) -> list[dict]:

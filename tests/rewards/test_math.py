@@ -62,11 +62,6 @@ def scored_by_math(case, **options) -> float | None:
         return None
 
 
-def test_every_case_is_read():
-    assert (len(golden("reward_math")), len(BOXED), len(REWRITTEN), len(MATH_VERIFY)) == (101, 75, 26, 75)
-    assert len(CORRECTED) == 25 and len(CORRECTED_MATH_VERIFY) == 6
-
-
 @each(BOXED)
 def test_golden(case):
     expected = case["expected"]
@@ -81,7 +76,6 @@ def test_golden(case):
 
 @each(MATH_VERIFY)
 def test_golden_of_math_verify(case):
-    """It also reads answers without a box."""
     right, reason = CORRECTED_MATH_VERIFY.get(number(case), (case["expected"]["score"], "as recorded"))
     assert scored_by_math(case, require_box=False) == right, reason
     assert reason in ("as recorded", EMPTY) or right != case["expected"]["score"]
@@ -118,35 +112,31 @@ def test_huge_responses_in_the_box():
     assert compute_score("answer: " * 20_000, "5", require_box=False)["score"] == 0.0
 
 
-BOXES = {
-    "\\boxed{a{b}c}": "a{b}c",
-    "\\boxed {5}": "5",
-    "\\boxed{\\{1,2\\}}": "\\{1,2\\}",
-    "\\boxed{5} \\boxed{": None,
-    "\\boxed{5} and \\boxedtext{6}": "5",
-    "\\boxed 5\nand more": "5",
-    "\\(\\boxed 5\\) and": "5",
-    "\\fbox{\\boxed{3}}": "3",
-    "boxed{5}": None,
-}
-STATED = {
-    "The answer is 12. I hope it is correct.": "12",
-    "**Answer:** $x=3.5$": "x=3.5",
-    "Answer:\n\n7": "7",
-    "answer is: 7": "7",
-    "my answers are 7": None,
-    "the answer isn't 7": None,
-    "the answer is unclear, but the answer is 7": "7",
-    "The answer is 5, because 2+3.": "5",
-    "The answer is $7$ apples": "7",
-}
-
-
 def test_boxed_and_stated_answers():
-    for text, content in BOXES.items():
+    for text, content in {
+        "\\boxed{a{b}c}": "a{b}c",
+        "\\boxed {5}": "5",
+        "\\boxed{\\{1,2\\}}": "\\{1,2\\}",
+        "\\boxed{5} \\boxed{": None,
+        "\\boxed{5} and \\boxedtext{6}": "5",
+        "\\boxed 5\nand more": "5",
+        "\\(\\boxed 5\\) and": "5",
+        "\\fbox{\\boxed{3}}": "3",
+        "boxed{5}": None,
+    }.items():
         box = last_box(text)
         assert last_boxed(text) == content and (box is None or box.end <= len(text)), text
-    for text, answer in STATED.items():
+    for text, answer in {
+        "The answer is 12. I hope it is correct.": "12",
+        "**Answer:** $x=3.5$": "x=3.5",
+        "Answer:\n\n7": "7",
+        "answer is: 7": "7",
+        "my answers are 7": None,
+        "the answer isn't 7": None,
+        "the answer is unclear, but the answer is 7": "7",
+        "The answer is 5, because 2+3.": "5",
+        "The answer is $7$ apples": "7",
+    }.items():
         assert stated(text) == answer, text
 
 
@@ -244,7 +234,9 @@ def scored(scorer: Any, case: dict[str, Any], *options: str) -> dict[str, Any]:
     return result
 
 
-def test_every_case_of_the_others_is_read():
+def test_every_case_is_read():
+    assert (len(golden("reward_math")), len(BOXED), len(REWRITTEN), len(MATH_VERIFY)) == (101, 75, 26, 75)
+    assert len(CORRECTED) == 25 and len(CORRECTED_MATH_VERIFY) == 6
     assert [len(cases) for cases in (DAPO, NORMALISED, PRIME, GEO3K)] == [148, 30, 74, 112]
     assert (len(COMPARED_RAW), len(OTHER_BOXES), len(WRONGLY_NORMALISED)) == (43, 3, 7)
     assert (len(PRIME_RIGHT), len(PRIME_PRED), len(FORM_WITHOUT_SUCCESS), len(GEO3K_RIGHT)) == (8, 9, 13, 12)

@@ -13,8 +13,6 @@ from burnish.rewards.scores.sums import parse, value_of
 from tests.recorded import each, golden
 from tests.rewards.conftest import cases, quick
 
-GOLDEN = golden("reward_gsm8k")
-
 # Where the recorded scorer refuses a right answer or rewards none: what is right instead, as (extracted, score).
 CORRECTED = {
     "gsm8k/flexible/1": ("1234", 1.0),  # commas
@@ -34,7 +32,7 @@ CORRECTED = {
 }
 
 
-@each(GOLDEN)
+@each(golden("reward_gsm8k"))
 def test_golden(case):
     inputs, params = case["inputs"], case["params"]
     recorded = (case["expected"]["extracted"], case["expected"]["score"])

@@ -206,18 +206,15 @@ def test_an_async_function_that_hangs_does_not_harm_its_neighbours_but_one_that_
     assert score(pool, request_of()).info["pid"] != first
 
 
-ENDS = {
-    "os._exit(3)": "exit status 3",
-    "os.kill(os.getpid(), signal.SIGSEGV)": "killed by SIGSEGV",
-    "os.closerange(3, 100); time.sleep(1000)": "killed by SIGKILL",
-    "os.fork() or time.sleep(1000); os._exit(5)": "exit status 5",  # it leaves a fork behind
-}
-
-
 @pytest.mark.parametrize("form", ["def", "async def"])
 def test_killing_its_process_is_a_failure_and_the_child_is_replaced(make_pool, request_of, form):
     pool = make_pool(f"import os, signal, time\n{form} compute_score(solution_str): exec(solution_str); return 1.0")
-    for end, said in ENDS.items():
+    for end, said in {
+        "os._exit(3)": "exit status 3",
+        "os.kill(os.getpid(), signal.SIGSEGV)": "killed by SIGSEGV",
+        "os.closerange(3, 100); time.sleep(1000)": "killed by SIGKILL",
+        "os.fork() or time.sleep(1000); os._exit(5)": "exit status 5",  # it leaves a fork behind
+    }.items():
         assert score(pool, request_of(end)).error == f"the scoring process died: {said}"
         assert score(pool, request_of("pass")).score == 1.0
 

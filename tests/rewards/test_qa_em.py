@@ -182,7 +182,6 @@ def test_contained_as_whole_words():
 
 FORMED = golden("reward_searchr1_qa_em_format")
 RECORDED_FORM = {case["name"]: case["expected"] for case in FORMED}
-MARKER = "<|im_start|>assistant"
 
 # Where the recorded scorer is wrong with a prompt in front: what is right instead, as (valid, score).
 CORRECTED_FORM = {
@@ -203,8 +202,7 @@ def as_trajectory(recorded: str) -> tuple[str, list[str]]:
 
     Information is retrieved where it answers a search; anywhere else the policy has made it up.
     """
-    prompt, marker, response = recorded.partition(MARKER)
-    text = re.sub(r"<\|(?:im_end|endoftext)\|>", "", response if marker else prompt)
+    text = re.sub(r"<\|(?:im_end|endoftext)\|>", "", policy_text(recorded))
     answered = re.compile(r"(?<=</search>)\s*<information>(.*?)</information>\s*", re.DOTALL)
     return answered.sub("", text), answered.findall(text)
 

@@ -12,7 +12,6 @@ from burnish.rewards.reference import TRIALS, References, Remark, as_text
 from burnish.rewards.routing import SCORERS, default_compute_score
 from burnish.rewards.scoring import Scoring
 
-PUZZLE = {"target": 24, "numbers": [3, 8, 1, 1]}
 #: Scorer → a right response, ways to give the ground truth, and what is none.
 TRUTHS = {
     "arithmetic": ("answer: 12", ["12", " 12 ", 12, 12.0], ["x", "", None, 12.5, True, [1], {"target": 1}]),
@@ -24,7 +23,7 @@ TRUTHS = {
     "countdown": (
         "<answer>3 * 8 * 1 * 1</answer>",
         [
-            json.dumps(PUZZLE),
+            json.dumps({"target": 24, "numbers": [3, 8, 1, 1]}),
             {"target": 24, "nums": [3, 8, 1, 1]},
             {"target": 24.0, "numbers": np.array([3, 8, 1, 1])},
             {"target": np.int64(24), "numbers": (3.0, 8.0, 1.0, 1.0)},
@@ -157,19 +156,14 @@ TESTS = json.dumps(["assert add(1, 2) == 3"])
 PROGRAM = "def add(a, b):\n    return a + b"
 
 
-@pytest.fixture
-def of_programs():
+def test_programs_are_run_where_they_can_be(built_in, monkeypatch):
     rules = RuleConfig()
     rules.sandbox.allow_unsafe = True  # the programs here are ours
-    made = References(Scoring(FunctionSpec(), rules=rules))
-    yield made
-    made.close()
-
-
-def test_programs_are_run_where_they_can_be(of_programs, built_in, monkeypatch):
+    of_programs = References(Scoring(FunctionSpec(), rules=rules))
     rows = [row(TESTS, "mbpp", answer=PROGRAM), row(TESTS, "mbpp", answer=PROGRAM.replace("+", "-"))]
     assert [of_programs.inspect(each) for each in rows] == [None, None]
     good, bad = of_programs.score(rows)
+    of_programs.close()
     assert good is None
     assert bad.finding == "failing_reference" and bad.text.startswith("extra_info.answer scores 0: '")
     monkeypatch.setattr("burnish.rewards.scoring.Scoring.no_programs", "no namespaces here. Ways out:\n  - a key")

@@ -208,24 +208,17 @@ CODE = {
 RIGHT, WRONG = "```python\ndef double(x):\n    return 2 * x\n```", "```python\ndef double(x):\n    return 4\n```"
 
 
-@pytest.fixture
-def code():
+def test_programs_are_scored_in_separate_processes():
     rules = RuleConfig()
     rules.sandbox.allow_unsafe = True  # these programs are ours
-    with closing(Scoring(FunctionSpec(), rules=rules, num_workers=2)) as made:
-        yield made
-
-
-def test_programs_are_scored_in_separate_processes(code):
-    assert code.check_row(CODE) is None
-    requests = [request_for(CODE, text, {}) for text in (RIGHT, WRONG) * 4]
-    results = code.score_all(requests)
-    assert [result.score for result in results] == [1.0, 0.0] * 4, results[0].error
-    assert asyncio.run(code.score(CODE, output(), RIGHT)).info["passed"] == 1.0
-    assert code.pool.batch is None
-    assert code.programs.timeout >= 310 and code.programs.at_once == 64
-    rules = RuleConfig()
-    rules.sandbox.allow_unsafe, rules.sandbox.max_concurrent = True, 1
+    with closing(Scoring(FunctionSpec(), rules=rules, num_workers=2)) as code:
+        assert code.check_row(CODE) is None
+        results = code.score_all([request_for(CODE, text, {}) for text in (RIGHT, WRONG) * 4])
+        assert [result.score for result in results] == [1.0, 0.0] * 4, results[0].error
+        assert asyncio.run(code.score(CODE, output(), RIGHT)).info["passed"] == 1.0
+        assert code.pool.batch is None
+        assert code.programs.timeout >= 310 and code.programs.at_once == 64
+    rules.sandbox.max_concurrent = 1
     with closing(Scoring(FunctionSpec(reward_kwargs={"continuous": True}), rules=rules, num_workers=2)) as one:
         one.validate()
         assert asyncio.run(one.score(CODE, output(), WRONG)).score == 0.5

@@ -18,11 +18,6 @@ MARK = f"burnish-mark-{uuid.uuid4().hex}"
 
 
 @pytest.fixture(scope="session")
-def mark() -> str:
-    return MARK
-
-
-@pytest.fixture(scope="session")
 def sandbox() -> Iterator[LocalSandbox]:
     """Its supervisor is started while there is a secret in the environment."""
     os.environ["BURNISH_TEST_SECRET"] = MARK

@@ -100,10 +100,6 @@ def says(content: object, status: int = 200) -> Callable[[Handler], None]:
     return lambda handler: handler.answer(content, status)
 
 
-def status(number: int) -> Callable[[Handler], None]:
-    return says(b"", number)
-
-
 def drops(handler: Handler) -> None:
     handler.connection.shutdown(socket.SHUT_RDWR)
     handler.close_connection = True
@@ -158,7 +154,7 @@ def test_the_address_is_taken_as_it_is_given(server):
 
 
 TROUBLES = {
-    **{str(number): status(number) for number in (429, 500, 502, 503, 504)},
+    **{str(number): says(b"", number) for number in (429, 500, 502, 503, 504)},
     "sandbox error": says({"status": "SandboxError", "message": "no pod", "run_result": None}),
     "run error": says({"status": "Failed", "message": "", "run_result": {"status": "Error", "stderr": "no disk"}}),
     "no result": says({"status": "Success", "run_result": None}),
@@ -193,7 +189,7 @@ def test_the_reason_is_the_servers(server):
 
 @pytest.mark.parametrize(("number", "hint"), [(404, "/run_code"), (422, "API"), (401, "password"), (302, "302")])
 def test_what_will_not_pass_is_asked_once(server, number, hint):
-    server.moods = [status(number)] * 9
+    server.moods = [says(b"", number)] * 9
     outcome = run(server.url, "")
     assert outcome.status == "failed" and hint in outcome.reason and len(server.requests) == 1
 
@@ -222,9 +218,9 @@ def test_many_at_once_and_one_event_loop_after_another(server):
 def test_health_check_reports_reason(server):
     assert isinstance(open_sandbox(SandboxConfig(backend=FUSION, url=server.url)), FusionSandbox)
     assert asyncio.run(FusionSandbox(server.url).why_not()) is None
-    server.moods = [status(503)]
+    server.moods = [says(b"", 503)]
     assert asyncio.run(FusionSandbox(server.url).why_not()) is None
-    server.moods = [status(404)]
+    server.moods = [says(b"", 404)]
     assert "/run_code" in asyncio.run(FusionSandbox(server.url).why_not())
     server.moods = [
         says({"status": "Success", "run_result": {"status": "Finished", "return_code": 1, "stderr": "no python"}})
@@ -236,13 +232,12 @@ def test_health_check_reports_reason(server):
 
 
 PROGRAMS = json.dumps(["assert f(1) == 2", "assert f([1]) is None"])
-SOLUTION = "```python\ndef f(x): return None if isinstance(x, list) else x + 1\n```"
 
 
 @pytest.mark.parametrize(
     ("text", "tests", "score"),
     [
-        (SOLUTION, PROGRAMS, 1.0),
+        ("```python\ndef f(x): return None if isinstance(x, list) else x + 1\n```", PROGRAMS, 1.0),
         ("```python\ndef f(x): return 2\n```", PROGRAMS, 0.0),
         ("```python\nimport os; os._exit(0)\n```", PROGRAMS, 0.0),
         ("print(int(input()) + 1)", '[{"input": "1", "output": "2"}, {"input": "2", "output": "3\\n"}]', 1.0),

@@ -14,14 +14,12 @@ from burnish.sandbox.local import LocalSandbox, python_folders
 from tests.sandbox.conftest import MARK, children, marked_processes, supervisor_pid
 from tests.sandbox.hostile import HOSTILE
 
-LISTENERS = {"PORT": socket.AF_INET, "PATH_SOCKET": socket.AF_UNIX, "ABSTRACT_SOCKET": socket.AF_UNIX}
-
 
 @pytest.fixture(scope="module")
 def listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, socket.socket]]:
     folder = tmp_path_factory.mktemp("sockets")
     addresses = {"PORT": ("127.0.0.1", 0), "PATH_SOCKET": str(folder / "socket"), "ABSTRACT_SOCKET": f"\0{MARK}"}
-    found = {name: socket.socket(family) for name, family in LISTENERS.items()}
+    found = {name: socket.socket(socket.AF_INET if name == "PORT" else socket.AF_UNIX) for name in addresses}
     for name, listener in found.items():
         listener.bind(addresses[name])
         listener.listen()

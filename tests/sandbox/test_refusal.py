@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -130,6 +131,7 @@ def test_a_fault_that_may_pass_is_no_refusal():
 
 def test_after_a_fault_that_passed_programs_are_isolated(sandbox, monkeypatch):
     lenient = LocalSandbox(allow_unsafe=True)
+    no_more_files = AsyncMock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     with monkeypatch.context() as short:
         short.setattr(asyncio.BaseEventLoop, "subprocess_exec", no_more_files)
         outcome = asyncio.run(lenient.run(Program("print(1)"), Limits()))
@@ -137,10 +139,6 @@ def test_after_a_fault_that_passed_programs_are_isolated(sandbox, monkeypatch):
     outcome = asyncio.run(lenient.run(Program("import os; print(os.getuid(), os.path.exists('/proc'))"), Limits()))
     assert outcome.stdout == "1000 False\n" and list(lenient._supervisors.children) == [True]
     lenient.close()
-
-
-async def no_more_files(*_: object, **__: object) -> None:
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_switches_that_forbid_it_are_named(monkeypatch, tmp_path):
@@ -187,7 +185,6 @@ async def main():
     print(outcomes[0].stdout.strip(), *(outcome.status for outcome in outcomes))
 asyncio.run(main())
 """
-SEEN = "1000 1000 False ['main.py'] finished timeout timeout finished"
 
 
 def supported(python: str) -> bool:
@@ -227,7 +224,8 @@ def open_copy(tmp_path: Path) -> Path:
     ids=["an ordinary user", "root without the right to mount"],
 )
 def test_it_works_for(sandbox, prefix, open_copy):
-    assert look(prefix, SYSTEM_PYTHON, open_copy) == SEEN
+    seen = look(prefix, SYSTEM_PYTHON, open_copy)
+    assert seen == "1000 1000 False ['main.py'] finished timeout timeout finished"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be such a root")

@@ -25,22 +25,17 @@ def planned(folder, **said):
     return plan
 
 
-def one_by_one(folder, texts, pooling):
-    """The vectors by the book: each text alone, so without padding."""
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-    rows = []
-    for text in texts:
-        with torch.inference_mode():
-            hidden = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=64)).last_hidden_state[0]
-        rows.append({"mean": hidden.mean(0), "cls": hidden[0], "last": hidden[-1]}[pooling])
-    return torch.stack(rows).numpy()
-
-
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 @pytest.mark.parametrize("limit", [1, 40, 10_000])
 def test_vectors_do_not_depend_on_what_else_is_in_the_batch(encoder, pooling, limit, monkeypatch):
     monkeypatch.setattr(encoders, "CPU_TOKENS", limit)
-    expected = one_by_one(encoder, TEXTS, pooling)
+    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+    rows = []
+    for text in TEXTS:  # by the book: each text alone, so without padding
+        with torch.inference_mode():
+            hidden = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=64)).last_hidden_state[0]
+        rows.append({"mean": hidden.mean(0), "cls": hidden[0], "last": hidden[-1]}[pooling])
+    expected = torch.stack(rows).numpy()
     plain = Encoder(encoder, planned(encoder, pooling=pooling, similarity="dot")).passages(TEXTS)
     np.testing.assert_allclose(plain, expected, atol=1e-5)
     cosine = Encoder(encoder, planned(encoder, pooling=pooling)).passages(TEXTS)
@@ -227,11 +222,6 @@ class Sharing:
         return [float(len(set(query.lower().split()) & set(text.lower().split()))) for query, text in pairs]
 
 
-@pytest.fixture(scope="module")
-def cross(tmp_path_factory):
-    return write_encoder(tmp_path_factory.mktemp("models") / "cross", labels=1)
-
-
 def test_each_query_is_read_with_its_own_documents():
     base, model = Fixed({"goethe scholar": [0, 6, 2], "white whale": [4, 3], "none": []}), Sharing()
     reranked = RerankedRetriever(base, model)
@@ -248,7 +238,8 @@ def test_each_query_is_read_with_its_own_documents():
 
 
 @pytest.mark.parametrize("limit", [1, 10_000])
-def test_scores_are_those_of_the_model_pair_by_pair(cross, monkeypatch, limit):
+def test_scores_are_those_of_the_model_pair_by_pair(tmp_path, monkeypatch, limit):
+    cross = write_encoder(tmp_path / "cross", labels=1)
     monkeypatch.setattr(encoders, "CPU_TOKENS", limit)
     pairs = [(query, text) for query in ("who wrote hamlet", "capital of denmark") for _, text in PASSAGES]
     tokenizer = AutoTokenizer.from_pretrained(cross)

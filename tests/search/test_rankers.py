@@ -29,16 +29,12 @@ def built(tmp_path, passages=PASSAGES, per_shard=3):
     return BM25Ranker(tmp_path / "index", len(passages))
 
 
-def generated(count):
-    rng = np.random.default_rng(0)
-    words = [f"w{int(n)}" for n in rng.zipf(1.3, 40 * count) % 500]
-    return [(str(at), " ".join(words[40 * at : 40 * at + int(rng.integers(1, 40))])) for at in range(count)]
-
-
 @pytest.mark.parametrize(("per_shard", "block"), [(7, 1), (64, 50), (1000, 1 << 23)])
 def test_scores_are_those_of_bm25s_however_the_build_is_cut(tmp_path, monkeypatch, per_shard, block):
     monkeypatch.setattr(bm25, "BLOCK", block)
-    passages = generated(150)
+    rng = np.random.default_rng(0)
+    words = [f"w{int(n)}" for n in rng.zipf(1.3, 40 * 150) % 500]
+    passages = [(str(at), " ".join(words[40 * at : 40 * at + int(rng.integers(1, 40))])) for at in range(150)]
     ranker = built(tmp_path, passages, per_shard)
     plain = bm25s.BM25(k1=K1, b=B, method="lucene")
     stemmer = Stemmer.Stemmer("english")
@@ -150,9 +146,6 @@ def test_fusion_adds_reciprocal_ranks_of_more_than_is_handed_out():
     assert first.asked == second.asked == [100, 200] and ranker.rank(["q"], 0) == [[]]
 
 
-WORDS = sorted({word for _, text in PASSAGES for word in text.replace('"', " ").split()})
-
-
 def built_dense(folder, encoder, passages=PASSAGES, **said):
     corpus = write_corpus(folder / "corpus.jsonl", passages)
     said = {"kind": "dense", "encoder": EncoderOptions(encoder, **said)}
@@ -162,14 +155,11 @@ def built_dense(folder, encoder, passages=PASSAGES, **said):
     return DenseRanker(folder / "index", manifest.plan.dense, manifest.passages, "cpu")
 
 
-def many(count):
-    rng = np.random.default_rng(0)
-    return [(str(at), " ".join(rng.choice(WORDS, 12))) for at in range(count)]
-
-
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
 def test_a_passage_is_nearest_to_itself_in_every_kind_of_index(tmp_path, encoder, kind):
-    passages = many(150)
+    words = sorted({word for _, text in PASSAGES for word in text.replace('"', " ").split()})
+    rng = np.random.default_rng(0)
+    passages = [(str(at), " ".join(rng.choice(words, 12))) for at in range(150)]
     ranker = built_dense(tmp_path, encoder, passages, faiss=kind)
     found = ranker.rank([text for _, text in passages[:40]], 3)
     assert [row[0][0] for row in found] == list(range(40))

@@ -14,7 +14,6 @@ from burnish.trainer.credit import GAP, RolloutCorrection
 from tests.trainer.conftest import events, state_of
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
-SMALLEST = "algorithm.rollout_correction.gap_threshold=1e-30"  # any rounding is past it
 
 
 def batch(gap: float) -> DataProto:
@@ -108,7 +107,8 @@ def test_nothing_to_measure_without_the_rollouts_log_probs(train, metrics_of):
 
 def test_auto_resumes_as_it_stood(resumes, metrics_of):
     """The correction starts at the second step; a run resumed after the first goes on with it."""
-    resumes(1, *GRPO, "algorithm.rollout_correction.mode=auto", SMALLEST)
+    smallest = "algorithm.rollout_correction.gap_threshold=1e-30"  # any rounding is past it
+    resumes(1, *GRPO, "algorithm.rollout_correction.mode=auto", smallest)
     lines = metrics_of("whole")
     assert [line["rollout_corr/active"] for line in lines] == [0, 1, 1]
     assert "rollout_corr/rollout_is_mean" in lines[1] and "rollout_corr/rollout_is_mean" not in lines[0]
@@ -137,7 +137,6 @@ def test_under_bypass_the_gap_is_that_of_the_first_update(train, metrics_of, cap
 
 
 def test_tokens_that_a_correction_rejects_are_not_chosen_under_bypass(build_trainer):
-    """`choose` sees what the loss sees."""
     trainer = build_trainer(
         *GRPO, "algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_rs=token_k3",
         "algorithm.rollout_correction.rollout_rs_threshold=0.1", "actor_rollout_ref.actor.ppo_mini_batch_size=4",

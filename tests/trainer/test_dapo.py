@@ -268,21 +268,14 @@ def test_a_run_that_ends_between_two_rounds_resumes_as_if_it_had_not(build_train
     assert same_weights(4, "whole", "parts", "actor/model.safetensors", "actor/optimizer.safetensors")
 
 
-def a_round(uids, scores, prompt=2, response=3, **columns):
-    output = AgentLoopOutput([7] * prompt, [1] * response, [1] * response, [-0.5] * response)
-    batch = to_batch([Trajectory({"data_source": "toy"}, output, "text") for _ in uids], 0)
-    placed = torch.zeros(len(uids), response)
-    placed[:, -1] = torch.tensor(scores, dtype=torch.float32)
-    batch.batch["token_level_scores"] = placed
-    infos = [{"score": value} for value in scores]
-    others = {"uid": list(uids), "reward_info": infos, **columns}
-    return batch.union(DataProto.from_dict(non_tensors=others))
-
-
 def sifted(wanted, *rounds):
     sieve = Sieve(wanted)
     for uids, values in rounds:
-        sieve.add(a_round(uids, values), np.array(values, dtype=np.float64))
+        output = AgentLoopOutput([7] * 2, [1] * 3, [1] * 3, [-0.5] * 3)
+        batch = to_batch([Trajectory({"data_source": "toy"}, output, "text") for _ in uids], 0)
+        batch.batch["token_level_scores"] = torch.tensor([[0.0, 0.0, value] for value in values])
+        facts = {"uid": list(uids), "reward_info": [{"score": value} for value in values]}
+        sieve.add(batch.union(DataProto.from_dict(non_tensors=facts)), np.array(values, dtype=np.float64))
     kept = [uid for batch in sieve.kept for uid in batch.non_tensor_batch["uid"]]
     return kept, {name.split("/")[1]: value for name, value in sieve.metrics().items()}
 

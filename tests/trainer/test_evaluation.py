@@ -14,21 +14,11 @@ import burnish
 from burnish.cli.main import main
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
+from tests.rewards.conftest import children
+from tests.trainer.conftest import NANO
 
-NANO = Path(burnish.__file__).parent / "models" / "nano"
 # The response is what the function returns, so that a test says what is scored.
 ECHO = "import json\n\ndef compute_score(solution_str, extra_info):\n    return json.loads(solution_str)\n"
-
-
-def children() -> set[str]:
-    return {path.parent.name for path in Path("/proc").glob("[0-9]*/stat") if parent(path) == os.getpid()}
-
-
-def parent(stat: Path) -> int:
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):  # it ended in the meantime
-        return -1
 
 
 @pytest.fixture(autouse=True)
@@ -342,7 +332,9 @@ def test_columns(refuses, own, column, words, parts):
     assert not [part for part in ["out.parquet", *parts] if part not in message], message
 
 
-def test_files(refuses, place):
+def test_files_plan_and_unknown_keys(refuses, place):
+    assert "--plan is for commands that train" in refuses("data.path=out.parquet", "--plan")
+    assert "unknown key 'data.responses_key'; did you mean 'data.response_key'?" in refuses("data.responses_key=x")
     assert "data file not found: no.parquet" in refuses("data.path=no.parquet")
     Path("out.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n' * 100)[:-20])
     assert "out.jsonl.gz: cannot be read: Compressed file ended before" in refuses("data.path=out.jsonl.gz")
@@ -371,13 +363,7 @@ def test_a_disk_that_is_full_at_the_end(refuses, monkeypatch):
     assert "cannot write out.eval.json: the disk is full" in message and "with data.output_path" in message
 
 
-def test_plan_and_unknown_keys(refuses):
-    assert "--plan is for commands that train" in refuses("data.path=out.parquet", "--plan")
-    assert "unknown key 'data.responses_key'; did you mean 'data.response_key'?" in refuses("data.responses_key=x")
-
-
 def test_a_function_that_always_fails(run, own):
-    """The run stops at the first failure too many, long before all are tried."""
     path = write_lines(sums(*[[0] * 4] * 10))
     code, _, err = run(path, own("def compute_score(solution_str):\n    raise KeyError('lost')\n"), "reward.retries=0")
     message = err[err.index("burnish: error: ") :]
@@ -388,12 +374,12 @@ def test_a_function_that_always_fails(run, own):
 
 
 BAD = "\x1b]0;PWNED\x07" + "x" * 500  # a hostile response, too
-SOMETIMES = "def compute_score(solution_str):\n    return 1 / (not solution_str.endswith('xxx'))\n"
 
 
 def test_a_response_that_cannot_be_scored_is_left_out_and_reported(run, own):
     path = write_lines([{"prompt": "?", "responses": ["a", "b", BAD]}, {"prompt": "?", "responses": [BAD]}])
-    words = [path, own(SOMETIMES), "reward.max_failure_ratio=0.5", "reward.retries=0"]
+    sometimes = own("def compute_score(solution_str):\n    return 1 / (not solution_str.endswith('xxx'))\n")
+    words = [path, sometimes, "reward.max_failure_ratio=0.5", "reward.retries=0"]
     code, out, err = run(*words)
     assert code == 0
     assert "2 of 4 responses could not be scored and are skipped" in err and "ZeroDivisionError" in err

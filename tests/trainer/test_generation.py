@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import burnish
 from burnish.agents.runner import TrajectoryRunner
 from burnish.cli.main import main
 from burnish.config import GenerationConfig
@@ -29,11 +28,9 @@ from burnish.rollout.hosted import spec
 from burnish.tracking import watchdog
 from burnish.trainer import generation
 from burnish.trainer.response_file import NEUTRAL
-from tests.trainer.conftest import validated, wait_for
+from tests.trainer.conftest import NANO, validated, wait_for
 
-NANO = Path(burnish.__file__).parent / "models" / "nano"
 ADDED = {"responses", "response_log_probs", "finish_reasons", "response_lengths", "num_turns", "num_tool_calls"}
-LENGTHS = ["rollout.prompt_length=32", "rollout.response_length=48"]
 
 
 @pytest.fixture
@@ -46,7 +43,7 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def job(place):
     paths = ["data.path=test.parquet", "data.output_path=out.parquet", f"model.path={NANO}"]
-    return [*paths, *LENGTHS, "trainer.device=cpu"]
+    return [*paths, "rollout.prompt_length=32", "rollout.response_length=48", "trainer.device=cpu"]
 
 
 @pytest.fixture

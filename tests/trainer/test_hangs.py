@@ -167,7 +167,6 @@ def test_samples_that_cannot_be_written_end_the_run(train, monkeypatch):
 
 
 def test_request_that_hangs_ends_the_run(train, monkeypatch):
-    """One request never gets its answer; the others do."""
     generate = ServerManager.generate
 
     class Stone:

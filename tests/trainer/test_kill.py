@@ -157,7 +157,6 @@ def test_kills_at_random_moments_change_nothing(launch, as_whole, keys, when, fi
 
 @LONG
 def test_kill_9_of_the_command_itself(job, as_whole):
-    """`python -m …` in a process of its own, killed in the middle of a step, and run again."""
     check = as_whole(PPO)
     words = [*job, *RUN, *PPO, "trainer.default_local_dir=killed"]
     command = [sys.executable, "-m", "burnish.trainer.main_ppo", *words]

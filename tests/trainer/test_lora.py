@@ -25,19 +25,17 @@ from burnish.trainer.checkpoint import verify
 from burnish.trainer.main_generation import main as generation
 from burnish.trainer.rm_trainer import main as rm
 from burnish.trainer.sft_trainer import main as sft
-from tests.trainer.conftest import build, jsonl, same, scores_of_six_steps, turns
+from tests.trainer.conftest import NANO, build, jsonl, same, scores_of_six_steps, turns
 
-NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 MODEL = "actor_rollout_ref.model"
 LORA = [f"{MODEL}.lora_rank=4", f"{MODEL}.lora_alpha=16", "actor_rollout_ref.actor.optim.lr=1e-2"]
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 KL = ["actor_rollout_ref.actor.use_kl_loss=true"]
-IDS = torch.arange(3, 40)[None]
 
 
 @torch.no_grad()
 def logits(module):
-    return module.eval()(IDS).logits
+    return module.eval()(torch.arange(3, 40)[None]).logits
 
 
 def weights(folder):

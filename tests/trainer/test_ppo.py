@@ -48,7 +48,6 @@ def test_a_run_learns_and_leaves_checkpoints(build_trainer, metrics_of, algorith
 
 
 def test_validation_cannot_change_training(train, metrics_of):
-    """With rows in another order for each update, too."""
     keys = [*GRPO, "actor_rollout_ref.actor.shuffle=True"]
     train(*keys, "trainer.default_local_dir=often", "trainer.test_freq=1")
     train(*keys, "trainer.default_local_dir=never", "trainer.test_freq=-1", "trainer.val_before_train=False")

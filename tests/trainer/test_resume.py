@@ -173,7 +173,6 @@ def test_a_save_that_fails_behind_training_stops_the_run(train, monkeypatch, fai
     ids=["error", "interrupt", "full disk", "bug"],
 )
 def test_a_failing_run_completes_the_running_save(train, monkeypatch, caplog, error, of_the_save, words):
-    """The save of step 1 is under way while step 2 fails."""
     failed, sync = threading.Event(), CheckpointStore._put_in_place
 
     def stop(self, batch, metrics):

@@ -28,7 +28,6 @@ from burnish.workers.reward_model import RewardModelWorker
 from tests.trainer.conftest import jsonl, rollouts, validated, write_judge
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.val_files=null"]
-WEIGHTS = ["reward_model.rule_weight=0.5", "reward_model.model_weight=2"]
 SAYS = "{% for m in messages %}{{ m.role + ': ' + m.content + '<|end|>' }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"  # noqa: E501
 # Whole numbers that a random model's answers differ in.
 RULE = "return dict(score=float(sum(map(ord, solution_str)) % 5), length=len(solution_str))"
@@ -54,7 +53,8 @@ def on(judge, reward, job):
     """The keys that switch it on; the training rows ask for rule, model and both in turn."""
     reward(RULE)
     write_rows("train.parquet", ["rule", "model", "both"] * 4)
-    return ["reward_model.enable=true", f"reward_model.model.path={judge}", *WEIGHTS]
+    weights = ["reward_model.rule_weight=0.5", "reward_model.model_weight=2"]
+    return ["reward_model.enable=true", f"reward_model.model.path={judge}", *weights]
 
 
 def text_of(row):
@@ -286,7 +286,9 @@ def scored():
     return run
 
 
-def test_nan_from_the_model_is_the_samples_failure_and_never_0(scored):
+def test_nan_and_what_cannot_be_rendered_are_the_samples_failure_and_never_0(scored):
+    with pytest.raises(RewardError, match="(?s)none of the 1 samples .*the chat template cannot render"):
+        scored(["model"], ["the chat template cannot render it"])
     rule = [ScoreResult(1.0), None, ScoreResult(1.0, {"acc": 1.0})]
     batch, metrics, asked = scored(["rule", "model", "both", "model"], [math.nan, math.inf, 0.5], rule)
     assert asked == [3] and batch.non_tensor_batch["uid"].tolist() == [0, 3]
@@ -296,11 +298,6 @@ def test_nan_from_the_model_is_the_samples_failure_and_never_0(scored):
         scored(["model", "model"], [math.nan, 0.5], max_failure_ratio=0.05)
     batch, metrics, _ = scored(["model", "model"], [math.nan, 0.5], on_error="zero")
     assert batch.batch["token_level_scores"].sum(-1).tolist() == [0, 0.5] and metrics["failures/reward"] == 1
-
-
-def test_what_could_not_be_rendered_says_why(scored):
-    with pytest.raises(RewardError, match="(?s)none of the 1 samples .*the chat template cannot render"):
-        scored(["model"], ["the chat template cannot render it"])
 
 
 def test_rules_and_loops_that_scored_or_failed(scored):
