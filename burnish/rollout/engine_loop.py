@@ -164,7 +164,8 @@ class EngineLoop(RolloutEngine):
 
     def _run(self) -> None:
         try:
-            with self._runner, self._engine.alongside() if self._alongside else nullcontext():  # the runner cancels the rest
+            # The runner cancels what is left.
+            with self._runner, self._engine.alongside() if self._alongside else nullcontext():
                 try:
                     self._runner.run(self._stop_asked.wait())
                 except BaseException as error:

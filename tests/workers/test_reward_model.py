@@ -1,7 +1,6 @@
 """The reward model on small random models: its scores are those of a plain transformers forward, whatever the policy's
 tokenizer, template and the cut into micro-batches."""
 
-import json
 import math
 import shutil
 
@@ -25,6 +24,7 @@ from burnish.models.tiny import CHAT_TEMPLATE, byte_tokenizer, write_tiny_model
 from burnish.protocol import DataProto
 from burnish.workers.reward_model import ConversationReader, RewardModelWorker, padded
 from burnish.workers.trajectories import to_batch
+from tests.models.helpers import edit_json
 
 KINDS = {"sequences": AutoModelForSequenceClassification, "tokens": AutoModelForTokenClassification}
 CUTS = [{}, {"micro_batch_size_per_gpu": 1}, {"micro_batch_size_per_gpu": 2},
@@ -126,10 +126,6 @@ def plain_scores(path, kind="sequences", chats=CHATS):
             logits = module(torch.tensor([ids])).logits
         scores.append(logits.flatten()[-1].item())
     return scores
-
-
-def edit_json(file, **changes):
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def scores_of(answer):

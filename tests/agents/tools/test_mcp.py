@@ -207,7 +207,7 @@ def test_a_slow_call_fails_alone_and_the_process_stays(tools, run, monkeypatch):
     monkeypatch.setattr(mcp_session, "PING_SECONDS", 60.0)
     session, before = tools["wait"].session, run(text(tools["about"]))
 
-    async def beside():
+    async def slow_and_quick():
         with monkeypatch.context() as patch:
             patch.setattr(session, "_timeout", 0.3)
             slow = asyncio.create_task(text(tools["wait"], seconds=600))
@@ -219,7 +219,7 @@ def test_a_slow_call_fails_alone_and_the_process_stays(tools, run, monkeypatch):
         while session._connection._ping is not None:
             await asyncio.sleep(0.01)
 
-    slow, quick = run(beside())
+    slow, quick = run(slow_and_quick())
     assert quick == "waited" and isinstance(slow, ToolFailure)
     assert str(slow) == "MCP server mine, tool wait: did not answer in 0.3 s; raise config.timeout of its entry"
     run(answered())  # the ping
