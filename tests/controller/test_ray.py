@@ -248,9 +248,8 @@ def test_dead_process_is_named(pair):
     assert "died while it ran Member.trouble: its process ended without a word: killed, crashed" in text
     assert "last lines of " in text and "rank 1 is about to die" in text
     assert all(map(gone, pids))  # nobody waits in a collective for ever
-    with pytest.raises(
-        WorkerDied, match=r"Member.pid cannot run: the processes of pool 'pair' were ended: rank 1 of 2"
-    ):
+    words = r"Member.pid cannot run: the processes of pool 'pair' were ended: rank 1 of 2"
+    with pytest.raises(WorkerDied, match=words):
         pair.pid()
     with pytest.raises(WorkerDied, match=r"rank 0 of 2 of pool 'pair'.* died while it ran generate"):
         asyncio.run(pair.peers()[0].call("generate", 0))

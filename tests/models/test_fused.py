@@ -227,7 +227,7 @@ REFUSALS = {
     ),
     "weight norm": (
         lambda m: weight_norm(m.model.layers[0].self_attn.o_proj),
-        "ParametrizedLinear, not a plain Linear",
+        "ParametrizedLinear, not a plain",
     ),
     "float64": (lambda m: m.double(), "torch.float64 on cpu"),
     "quantised": (lambda m: setattr(m.config, "quantization_config", {"quant_method": "fp8"}), "weights are quantised"),

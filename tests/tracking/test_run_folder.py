@@ -327,9 +327,8 @@ def test_a_job_that_hangs_is_named_and_given_up_and_a_full_queue_is_an_error():
     jobs, go = background(deadline=0.05), threading.Event()
     jobs.start(lambda: 3 if go.wait(60) else 0, "writing checkpoint run/global_step_3")
     thread = jobs._jobs.thread
-    with pytest.raises(
-        DeadlineError, match=r"writing checkpoint run/global_step_3 has not ended within 0\.05 s.*Buy a disk"
-    ):
+    words = r"writing checkpoint run/global_step_3 has not ended within 0\.05 s.*Buy a disk"
+    with pytest.raises(DeadlineError, match=words):
         jobs.outcome(wait=True)
     assert jobs.outcome(wait=True) is None, "nobody waits twice for what hangs"
     go.set()

@@ -288,9 +288,8 @@ def test_ids_that_the_model_does_not_have(worker, write_reward_model):
         None, f"the reward model has no token {len(tokenizer) - 1} ('<far>'), only {len(tokenizer) - 1}"
     ]  # fmt: skip
     small = write_reward_model(byte_tokenizer(TRAILING), name="small", vocab_size=100)
-    with pytest.raises(
-        ModelError, match=r"^reward_model\.model\.path: .* ids up to 25\d, .* knows 100 tokens; name the"
-    ):
+    words = r"^reward_model\.model\.path: .* ids up to 25\d, .* knows 100 tokens; name the"
+    with pytest.raises(ModelError, match=words):
         worker(small)
 
 

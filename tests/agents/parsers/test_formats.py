@@ -60,12 +60,7 @@ SQUARE = ("square", {"x": 2})
         ("react", "Action: search\nAction Input: 42", "", [("search", {"query": "42"})]),
         ("react", "Action: square\nAction Input: 42", "", [("square", {"x": 42})]),
         ("react", "Action: search[who [is] it?]", "", [("search", {"query": "who [is] it?"})]),
-        (
-            "react",
-            'Action: `search`\nAction Input:\n```json\n{\n "query": "a"\n}\n```',
-            "",
-            [("search", {"query": "a"})],
-        ),
+        ("react", f"Action: `search`\nAction Input:\n```json\n{QUOTED}\n```", "", [("search", {"query": "a"})]),
         ("react", "**Action:** now\n**Action Input:** {}", "", [("now", {})]),
         ("react", "Action: now", "", [("now", {})]),
         ("react", "Action: nope\nAction Input: a", "", [("nope", {"input": "a"})]),

@@ -21,6 +21,7 @@ from burnish.agents.tools.mcp import McpTool, load_mcp_tools
 from burnish.agents.tools.session import ToolSession
 from burnish.config.reward import SandboxConfig
 from burnish.errors import ConfigError, NotAvailable, ToolFailure, install_command
+from tests.processes import until
 
 SERVER = Path(__file__).parent / "mcp_server.py"
 
@@ -103,15 +104,8 @@ async def text(tool, **parameters):
     return response.text
 
 
-def becomes(condition):
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
 def is_gone(pid):
-    return becomes(lambda: not Path(f"/proc/{pid}").exists())
+    return until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def pid_of(answer):
@@ -282,7 +276,7 @@ def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuc
     async def scenario(tools):
         before = pid_of(await text(tools["echo"]))
         call = asyncio.create_task(text(tools["freeze"], sign=str(tmp_path / "frozen")))
-        assert await asyncio.to_thread(becomes, (tmp_path / "frozen").exists)
+        assert await asyncio.to_thread(until, (tmp_path / "frozen").exists)
         begin = time.perf_counter()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
