@@ -48,11 +48,7 @@ class Difference:
 SAME_SUMS = 0.01
 # How far the rounding of weights to a type may move what the model computes. On a GPU, whose sums may be rounded in
 # another order, also how far two runs may be apart.
-ROUNDING = {
-    "float32": Difference(1e-4, 1e-3),
-    "float16": Difference(0.02, 0.2),
-    "bfloat16": Difference(0.1, 1.0),
-}
+ROUNDING = {"float32": Difference(1e-4, 1e-3), "float16": Difference(0.02, 0.2), "bfloat16": Difference(0.1, 1.0)}
 
 
 class Bench:

@@ -186,7 +186,7 @@ class RolloutEngine(ABC):
     def pause(self) -> None:  # noqa: B027 (most engines have nothing running between two steps)
         """End running work, in the thread that steps it, before another one changes weights or memory."""
 
-    def beside(self) -> AbstractContextManager[object]:
+    def alongside(self) -> AbstractContextManager[object]:
         """What a thread is in that steps it while another computes: on a GPU, a separate stream."""
         return nullcontext()
 

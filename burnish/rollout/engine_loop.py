@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 
 class EngineLoop(RolloutEngine):
-    """Generates with `engine`, which nobody else may step; `beside`: while the publishing thread computes."""
+    """Generates with `engine`, which nobody else may step; `alongside`: while the publishing thread computes."""
 
-    def __init__(self, engine: RolloutEngine, *, beside: bool = False):
+    def __init__(self, engine: RolloutEngine, *, alongside: bool = False):
         self.context, self.vocabulary = engine.context, engine.vocabulary
         self.own_weights, self.runs_on = engine.own_weights, engine.runs_on
-        self._engine, self._beside = engine, beside
+        self._engine, self._alongside = engine, alongside
         # The factory keeps the runner from making its loop that of the calling thread.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
@@ -125,7 +125,7 @@ class EngineLoop(RolloutEngine):
     def renewed(self) -> "EngineLoop":
         """In a new thread. The old one ends, if it has not yet: it may be the engine alone that is lost."""
         self._hand_over(self._stop_asked.set)
-        return EngineLoop(self._engine.renewed(), beside=self._beside)
+        return EngineLoop(self._engine.renewed(), alongside=self._alongside)
 
     def close(self) -> None:
         """End what runs and the thread. Waits for the step that runs, at most `STOP_DEADLINE_S`."""
@@ -164,7 +164,8 @@ class EngineLoop(RolloutEngine):
 
     def _run(self) -> None:
         try:
-            with self._runner, self._engine.beside() if self._beside else nullcontext():  # the runner cancels the rest
+            # The runner cancels what is left.
+            with self._runner, self._engine.alongside() if self._alongside else nullcontext():
                 try:
                     self._runner.run(self._stop_asked.wait())
                 except BaseException as error:

@@ -96,10 +96,7 @@ class FusionSandbox:
         }
         body = bytearray()
         try:
-            async with (
-                asyncio.timeout(seconds),
-                client.stream("POST", self.url, json=request, timeout=None) as answer,
-            ):
+            async with asyncio.timeout(seconds), client.stream("POST", self.url, json=request, timeout=None) as answer:
                 async for chunk in answer.aiter_bytes():
                     body += chunk
                     if len(body) > most:

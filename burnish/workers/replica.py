@@ -80,7 +80,7 @@ class Replica:
         if self.is_here:
             engine = make_engine(rollout.name, self.module, tokenizer, rollout, logs)
         if not self.is_program and (config.agents_apart or config.staleness):
-            engine = EngineLoop(engine, beside=config.staleness > 0)
+            engine = EngineLoop(engine, alongside=config.staleness > 0)
         self.engine = ReplacingEngine(engine)
         self._samples_are_right = not self.is_program
 

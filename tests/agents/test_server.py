@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,37 +11,26 @@ from burnish.rollout.base import Completion, Sampling
 from burnish.waits import longest, waiting
 
 
-class Engine:
-    """Keeps what is waited for when it is asked."""
+def test_every_request_is_a_wait_of_its_turn_with_the_deadline_of_its_trajectory():
+    """Past it the runner cancels the trajectory; where something blocks the loop, the watchdog ends the process."""
+    waits = []
 
-    def __init__(self):
-        self.waits = []
-
-    async def generate(self, request, on_token=None):
-        self.waits += [(wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest()]
+    async def generate(request, on_token=None):
+        waits.extend((wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest())
         return Completion([1], [0.0], "stop")
 
-
-def asked(engine, **limits):
-    async def run():
+    async def asked(**limits):
+        engine = SimpleNamespace(generate=generate)
         server = ServerManager(engine, Sampling(), namespace="train", seed=0, uid=3, sample=1, **limits)
         for _ in range(2):
             await server.generate(prompt_ids=[5])
         with waiting("tool", "", "what its tools wait for", 5.0) as wait:
             return wait.owner
 
-    return asyncio.run(run())
-
-
-def test_every_request_is_a_wait_of_its_turn_with_the_deadline_of_its_trajectory():
-    """Past it the runner cancels the trajectory; where something blocks the loop, the watchdog ends the process."""
-    engine = Engine()
-    assert asked(engine) == "uid 3, sample 1"
-    assert engine.waits == [
-        ("engine", f"uid 3, sample 1, turn {turn}", f"request train/3.1.{turn}", None) for turn in (0, 1)
-    ]
-    asked(engine, deadline=time.monotonic() + 600.0)
-    assert [seconds for *_, seconds in engine.waits[2:]] == pytest.approx([600, 600], abs=60)
+    assert asyncio.run(asked()) == "uid 3, sample 1"
+    assert waits == [("engine", f"uid 3, sample 1, turn {n}", f"request train/3.1.{n}", None) for n in (0, 1)]
+    asyncio.run(asked(deadline=time.monotonic() + 600.0))
+    assert [seconds for *_, seconds in waits[2:]] == pytest.approx([600, 600], abs=60)
 
 
 class Server:

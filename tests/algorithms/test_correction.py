@@ -140,9 +140,8 @@ def test_equal_policies_have_weight_one_and_policies_far_apart_weight_zero(level
     assert not any(metrics[f"rollout_corr/{name}"] for name in zero.split())
     assert metrics["rollout_corr/rollout_is_eff_sample_size"] == metrics["rollout_corr/ppl_ratio"] == 1
     for normalised in (False, True):
-        config = RolloutCorrectionConfig(
-            rollout_is=level, rollout_is_threshold="0.9_1.1", rollout_is_batch_normalize=normalised
-        )
+        keys = {"rollout_is": level, "rollout_is_threshold": "0.9_1.1", "rollout_is_batch_normalize": normalised}
+        config = RolloutCorrectionConfig(**keys)
         corrected, metrics = both(*gap([1.0, 2.0], [-1.0, -3.0]), config)
         assert torch.equal(corrected.weights, torch.zeros(2, 2)), "all 0, and the run does not end"
         assert metrics["rollout_corr/rollout_is_eff_sample_size"] == 0

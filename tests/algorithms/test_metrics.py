@@ -213,9 +213,7 @@ def test_any_cut_adds_up_to_the_statistics_of_the_whole(rows):
     values = torch.tensor([value for value, _, _ in rows], dtype=torch.float64)
     mask, part = torch.tensor([inside for _, inside, _ in rows]), torch.tensor([part for _, _, part in rows])
     whole = tally.merge([tallies(values, mask)])
-    cut = tally.merge(
-        [tallies(values[part == number], mask[part == number]) for number in range(3)]
-    )  # some have no rows
+    cut = tally.merge([tallies(values[part == n], mask[part == n]) for n in range(3)])  # some have no rows
     assert cut == pytest.approx(whole, rel=1e-9, abs=1e-9)
     inside = values[mask].numpy()
     if not inside.size:

@@ -116,9 +116,8 @@ def test_a_wrong_import_path_is_explained(user_module, name, message):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
-    with pytest.raises(
-        ConfigError, match=r"algorithm.adv_estimator=grop: no such name, did you mean 'grpo'\?. There are gae, "
-    ) as e:
+    words = r"algorithm.adv_estimator=grop: no such name, did you mean 'grpo'\?. There are gae, "
+    with pytest.raises(ConfigError, match=words) as e:
         advantages.estimator("grop")
     assert "my.module:function" in str(e.value) and all(name in str(e.value) for name in advantages.TABLE.entries)
     with pytest.raises(ConfigError, match=r"loss_mode=xyzzy: no such name. There are cispo, clip_cov, .*, vanilla;"):

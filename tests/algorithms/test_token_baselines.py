@@ -76,12 +76,6 @@ def recorded_tails(mask, uids):
     return tails & mask
 
 
-def lone_positions(mask, uids):
-    """Columns in which only this row of a larger group has a policy token."""
-    same = torch.tensor([[a == b for b in uids] for a in uids])
-    return mask & ((same.long() @ mask.long()) == 1) & (same.sum(-1, keepdim=True) > 1)
-
-
 @each(CASES)
 def test_golden(case):
     given_, name, tail = case["inputs"], case["params"]["estimator"], case["params"]["handle_zero_tail"]
@@ -93,7 +87,9 @@ def test_golden(case):
     assert_close(returns[mask], want["returns"][mask])
     if tail and name == BY_COLUMN:
         # By column, the reference misses the positions with one sample as soon as there are holes.
-        theirs, ours = recorded_tails(mask, given_["uid"]), lone_positions(mask, given_["uid"])
+        theirs = recorded_tails(mask, uids := given_["uid"])
+        same = torch.tensor([[a == b for b in uids] for a in uids])
+        ours = mask & ((same.long() @ mask.long()) == 1) & (same.sum(-1, keepdim=True) > 1)  # in a larger group
         assert torch.equal(theirs, ours) == ("multi" not in case["name"])
         want["advantages"][ours] = want["returns"][ours]
         shared = theirs & ~ours

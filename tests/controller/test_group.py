@@ -218,9 +218,8 @@ def test_splitting_and_joining_rows_is_the_identity(count, world_size):
     assert whole.non_tensor_batch["uid"].tolist() == list(range(count))
     assert whole.meta_info == {"temperature": 0.7}
     split.calls[0].args[0].meta_info["temperature"] = 9  # workers do not share their facts
-    assert all(
-        facts == {"temperature": 0.7} for facts in [data.meta_info, *(c.args[0].meta_info for c in split.calls[1:])]
-    )
+    others = [data, *(call.args[0] for call in split.calls[1:])]
+    assert all(proto.meta_info == {"temperature": 0.7} for proto in others)
 
 
 def test_custom_dispatch_pair_with_a_name():
@@ -234,13 +233,10 @@ def test_custom_dispatch_pair_with_a_name():
     assert find_dispatch("test_to_last") is pair
 
 
-def test_an_unknown_mode_is_refused_where_the_class_is_written():
+@pytest.mark.parametrize("mode", [m for m in Dispatch if m.name.startswith("DP_") or m is Dispatch.TOGETHER])
+def test_rank_zero_alone_cannot_run_a_split_batch_and_an_unknown_mode_is_refused(mode):
     with pytest.raises(ValueError, match=r"no dispatch mode 'dp_proto'; there are rank_zero, one_to_all"):
         register(dispatch_mode="dp_proto")
-
-
-@pytest.mark.parametrize("mode", [m for m in Dispatch if m.name.startswith("DP_") or m is Dispatch.TOGETHER])
-def test_rank_zero_alone_cannot_run_a_split_batch(mode):
     with pytest.raises(ValueError, match=f"{mode} splits a batch over all workers"):
         register(dispatch_mode=mode, execute_mode=Execute.RANK_ZERO)
 

@@ -152,13 +152,13 @@ def test_calls_of_peers_are_reported_while_they_run(host):
 
 
 def test_a_result_that_cannot_be_sent_or_read_names_its_own_call(host):
-    async def beside_a_job():
+    async def during_a_job():
         job = asyncio.ensure_future(call(host, 0, "note", 1, 0.3))
         reply = await direct(host, "give_away", 0.1)
         await job
         return reply
 
     with pytest.raises(WorkerError, match=r"the result of Busy.give_away, a lock, cannot be sent"):
-        asyncio.run(beside_a_job()).value()
+        asyncio.run(during_a_job()).value()
     with pytest.raises(WorkerError, match=r"the result of Busy.x cannot be read here: UnpicklingError"):
         WorkerReply(b"\x80\x05garbage").value("Busy.x")

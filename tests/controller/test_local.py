@@ -132,9 +132,8 @@ def test_more_devices_than_there_are(manager):
     manager.check_devices(None)
     manager.check_devices([8, 8])
     manager.check_devices([5, 5])
-    with pytest.raises(
-        ConfigError, match=r"10 devices asked for \(train \[4, 4\] \+ judge \[2\]\), but there are 8"
-    ) as e:
+    words = r"10 devices asked for \(train \[4, 4\] \+ judge \[2\]\), but there are 8"
+    with pytest.raises(ConfigError, match=words) as e:
         manager.check_devices([4, 4])
     assert "lower trainer.n_gpus_per_node" in str(e.value)
     with pytest.raises(ConfigError, match=r"pool 'train' needs 4 devices on one node, but no node has more than 2"):

@@ -149,17 +149,13 @@ def test_the_reason_is_found_in_what_ray_says():
     assert reason("died in its creation task, " + "at a line " * 200 + "ImportError: no burnish").endswith("no burnish")
 
 
-def test_those_that_do_not_answer_come_first_and_only_some_are_told_in_full():
+def test_those_that_do_not_answer_come_first_and_only_some_are_shown_in_full():
     there = WorkerStatus("Actor.update", "in all_reduce", "step 3")
     processes = [LateProcess(f"rank {rank}", f"{rank}.log", there) for rank in range(8)]
     processes[5] = LateProcess("rank 5", "5.log", None, "loading")
     lines = late("Actor.update is late", 9, processes).splitlines()
     assert lines[0] == "Actor.update is late; of 9 workers, these are late:"
-    assert lines[1:4] == [
-        "- rank 5: does not answer: stopped, or stuck",
-        "last lines of 5.log:",
-        "    loading",
-    ]
+    assert lines[1:4] == ["- rank 5: does not answer: stopped, or stuck", "last lines of 5.log:", "    loading"]
     assert lines[4:7] == ["- rank 0: is in Actor.update", "where:", "    in all_reduce"]
     assert sum(line.startswith("- rank") for line in lines) == 8
     assert lines.count("where:") == SHOWN_WHOLE - 1

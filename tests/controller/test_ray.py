@@ -144,10 +144,6 @@ def pair(ray_groups):
     group.shutdown()
 
 
-def is_stopped(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def asked(group, rank):
     """What a process says of itself; None where it does not answer."""
     process = group._hosts.processes[rank]
@@ -252,9 +248,8 @@ def test_dead_process_is_named(pair):
     assert "died while it ran Member.trouble: its process ended without a word: killed, crashed" in text
     assert "last lines of " in text and "rank 1 is about to die" in text
     assert all(map(gone, pids))  # nobody waits in a collective for ever
-    with pytest.raises(
-        WorkerDied, match=r"Member.pid cannot run: the processes of pool 'pair' were ended: rank 1 of 2"
-    ):
+    words = r"Member.pid cannot run: the processes of pool 'pair' were ended: rank 1 of 2"
+    with pytest.raises(WorkerDied, match=words):
         pair.pid()
     with pytest.raises(WorkerDied, match=r"rank 0 of 2 of pool 'pair'.* died while it ran generate"):
         asyncio.run(pair.peers()[0].call("generate", 0))
@@ -263,7 +258,7 @@ def test_dead_process_is_named(pair):
 def test_hanging_process_is_named(pair, monkeypatch):
     pids = pair.pid()
     future = pair.trouble.start("stop")
-    assert until(lambda: is_stopped(pids[1]))
+    assert until(lambda: Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     assert until(lambda: (there := asked(pair, 0)) and "torch.distributed.barrier()" in there.stack)
     monkeypatch.setattr(pair.cluster, "deadline_s", LATE)
     with pytest.raises(WorkersLate) as e:
@@ -334,7 +329,7 @@ for name, argument in {"take": torch.zeros(30_000_000), "give": 30_000_000}.item
         getattr(big, name)(argument)
     except WorkerError as error:
         said[name] = str(error)
-assert big.take(torch.zeros(100_000)) == [100_000]  # it goes on
+assert big.take(torch.zeros(100_000)) == [100_000]  # it continues
 said["pid"] = big.peers()[0].name.partition("pid ")[2].split()[0]
 big.forever.start()
 print(json.dumps(said), flush=True)

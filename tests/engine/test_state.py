@@ -185,7 +185,6 @@ def test_moments_move_between_implementations(make, step, tmp_path, writer, read
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("kind", "where"), [("fused", "cuda"), ("foreach", "cpu")])
 def test_step_counts_go_where_the_optimiser_keeps_them(make, step, tmp_path, kind, where):
     trainable = make(device="cuda")
@@ -278,7 +277,6 @@ def test_a_damaged_file_is_named_and_changes_nothing(unchanged, tmp_path, name, 
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_damaged_random_state_of_the_device_is_named(make, tmp_path):
     trainable = make(device="cuda")
     trainable.save(tmp_path)

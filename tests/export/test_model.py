@@ -21,12 +21,7 @@ from transformers import (
 from burnish.config.model import ModelConfig
 from burnish.errors import ModelError
 from burnish.export import check, model
-from burnish.export.check import (
-    Bench,
-    behaviour,
-    make_probes,
-    measure,
-)
+from burnish.export.check import Bench, behaviour, make_probes, measure
 from burnish.export.place import copy_tokenizer
 from burnish.export.source import ExportRequest
 from burnish.models.loading import load_causal_lm, read_tokenizer
@@ -287,11 +282,6 @@ def tokenizer(tiny_model):
     return read_tokenizer(tiny_model)
 
 
-@pytest.fixture
-def module(tiny_model):
-    return load_causal_lm(tiny_model, ModelConfig()).eval()
-
-
 def test_probes_are_a_chat_and_random_tokens_that_fit_the_model(tokenizer):
     probes = make_probes(tokenizer, 259, 512)
     assert probes == make_probes(tokenizer, 259, 512)
@@ -303,8 +293,8 @@ def test_probes_are_a_chat_and_random_tokens_that_fit_the_model(tokenizer):
         make_probes(tokenizer, 50, 512)
 
 
-def test_log_probs_are_those_of_the_next_tokens(module):
-    probe = [5, 9, 200, 7]
+def test_log_probs_are_those_of_the_next_tokens(tiny_model):
+    module, probe = load_causal_lm(tiny_model, ModelConfig()).eval(), [5, 9, 200, 7]
     (found,) = measure(module, [probe], values=False, what=Path("m"))
     with torch.no_grad():
         everything = module(torch.tensor([probe])).logits[0].log_softmax(-1)

@@ -37,12 +37,6 @@ def folder(written, tmp_path):
     return shutil.copytree(written, tmp_path / "adapter")
 
 
-def change_weights(folder, change):
-    tensors = load_file(folder / "adapter_model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "adapter_model.safetensors")
-
-
 def base(tiny_model):
     return load_unchanged(tiny_model).module
 
@@ -130,13 +124,15 @@ QUERY = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
         ),
         (
             lambda t: t.update({QUERY: torch.zeros(4, 31)}),
-            r"does not fit the base model: size mismatch for .*\(1 such tensors\)",
+            r"not fit the base model: size mismatch .*\(1 such tensors\)",
         ),
     ],
     ids=["missing", "missing module", "left over", "shape"],
 )
 def test_weights_that_do_not_fit(folder, tiny_model, change, words):
-    change_weights(folder, change)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "adapter_model.safetensors")
     with pytest.raises(ModelError, match=words) as caught:
         apply_adapter(base(tiny_model), read_adapter(folder))
     assert "\n" not in str(caught.value)
@@ -148,11 +144,8 @@ def test_the_initial_adapter_is_found_in_checkpoints_and_runs(written, tmp_path)
     shutil.copytree(written, run / "global_step_2/actor")
     shutil.copytree(written, run / "global_step_1/actor")
     (run / "latest_checkpointed_iteration.txt").write_text("1")
-    for path, folder in {
-        written: written,
-        run / "global_step_2": run / "global_step_2/actor",
-        run: run / "global_step_1/actor",
-    }.items():
+    second = run / "global_step_2"
+    for path, folder in ((written, written), (second, second / "actor"), (run, run / "global_step_1/actor")):
         assert initial_adapter(ModelConfig(lora_adapter_path=str(path))).folder == folder
     with pytest.raises(ModelError, match=r"lora_adapter_path=.*: no adapter_config\.json there; name the folder"):
         initial_adapter(ModelConfig(lora_adapter_path=str(tmp_path)))

@@ -180,9 +180,8 @@ def test_a_window_that_only_the_mask_has_or_a_custom_mask_is_refused(name):
 def test_attention_that_cannot_be_paged_is_refused_by_name(attention):
     module = family("qwen2")
     module.config._attn_implementation = attention
-    with pytest.raises(
-        NotAvailable, match=rf"attn_implementation={attention}. Choose attn_implementation=sdpa or eager"
-    ):
+    words = rf"attn_implementation={attention}. Choose attn_implementation=sdpa or eager"
+    with pytest.raises(NotAvailable, match=words):
         layers_of(module)
 
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from burnish.config.model import ModelConfig
@@ -212,18 +213,9 @@ REFUSALS = {
         lambda m: replace_projection(m.model.layers[1].mlp, "up_proj", Doubled, bias=False),
         ".Doubled, not a plain Linear",
     ),
-    "hook": (
-        lambda m: m.model.layers[2].self_attn.register_forward_hook(print),
-        "layers.2.self_attn has forward hooks",
-    ),
-    "pre-hook": (
-        lambda m: m.model.embed_tokens.register_forward_pre_hook(print),
-        "model.embed_tokens has forward hooks",
-    ),
-    "own forward": (
-        lambda m: setattr(m.model.layers[0].mlp, "forward", print),
-        "forward of model.layers.0.mlp was repl",
-    ),
+    "hook": (lambda m: m.model.layers[2].mlp.register_forward_hook(print), "model.layers.2.mlp has forward hooks"),
+    "pre-hook": (lambda m: m.model.norm.register_forward_pre_hook(print), "model.norm has forward hooks"),
+    "own forward": (lambda m: setattr(m.model.norm, "forward", print), "forward of model.norm was repl"),
     "dtypes": (lambda m: m.model.norm.to(torch.bfloat16), "several kinds: torch.bfloat16 on cpu, torch.float32 on c"),
     "shared": (
         lambda m: setattr(m.model.layers[1].self_attn.q_proj, "weight", m.model.layers[0].self_attn.q_proj.weight),
@@ -233,9 +225,9 @@ REFUSALS = {
         lambda m: replace_projection(m.model.layers[1].self_attn, "q_proj", nn.Linear, bias=True),
         "layer 1: only some of q_proj, k_proj, v_proj have a bias",
     ),
-    "parametrised": (
-        lambda m: nn.utils.parametrizations.weight_norm(m.model.layers[0].self_attn.o_proj),
-        "ParametrizedLinear, not a pl",
+    "weight norm": (
+        lambda m: weight_norm(m.model.layers[0].self_attn.o_proj),
+        "ParametrizedLinear, not a plain",
     ),
     "float64": (lambda m: m.double(), "torch.float64 on cpu"),
     "quantised": (lambda m: setattr(m.config, "quantization_config", {"quant_method": "fp8"}), "weights are quantised"),

@@ -126,9 +126,8 @@ def test_code_that_comes_with_a_model_is_not_run(folder, tmp_path):
     assert len(str(caught.value)) < 500, "it does not list every class that there is"
     (folder / "modeling_evil.py").write_text("raise SystemExit('ran')")
     edit_json(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "modeling_evil.Evil"})
-    with pytest.raises(
-        ModelError, match=r"runs its own Python code; .* next to the key .* model\.trust_remote_code=True"
-    ):
+    words = r"runs its own Python code; .* next to the key .* model\.trust_remote_code=True"
+    with pytest.raises(ModelError, match=words):
         load_causal_lm(folder, ModelConfig())
 
 
@@ -242,9 +241,8 @@ def test_a_reward_model_without_a_tokenizer(write_classifier, tiny_model):
     folder = write_classifier()
     for file in [*folder.glob("tokenizer*"), *folder.glob("*.jinja")]:
         file.unlink()
-    with pytest.raises(
-        ModelError, match=r"^reward_model\.model\.path: .*no tokenizer, .*reward_model\.model\.tokenizer_p"
-    ):
+    words = r"^reward_model\.model\.path: .*no tokenizer, .*reward_model\.model\.tokenizer_p"
+    with pytest.raises(ModelError, match=words):
         check_reward_model(ModelConfig(path=str(folder)))
     with pytest.raises(ModelError, match=r"^reward_model\.model\.tokenizer_path: .*\./nowhere"):
         check_reward_model(ModelConfig(path=str(folder), tokenizer_path="./nowhere"))

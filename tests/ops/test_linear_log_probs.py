@@ -81,12 +81,17 @@ def assert_alike(found, expected, tolerance=1e-5):
 
 @pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
-@pytest.mark.parametrize("outputs", SUBSETS, ids="+".join)
-def test_values_and_gradients_are_those_of_autograd(outputs, settings, with_bias):
-    tensors, targets = made(3 * ROWS + 1)
+@pytest.mark.parametrize(
+    ("where", "outputs"),
+    [*(("cpu", names) for names in SUBSETS), pytest.param("cuda", OUTPUTS, marks=pytest.mark.gpu)],
+    ids=str,
+)
+def test_values_and_gradients_are_those_of_autograd(where, outputs, settings, with_bias):
+    tensors, targets = made(5 * ROWS + 3, 64, 5003, device=where) if where == "cuda" else made(3 * ROWS + 1)
     settings = settings | {"with_bias": with_bias}
     found = differentiated(linear_log_probs, tensors, targets, outputs, **settings)
-    assert_alike(found, differentiated(reference, doubles(tensors), targets, outputs, **settings))
+    expected = differentiated(reference, doubles(tensors), targets, outputs, **settings)
+    assert_alike(found, expected, tolerance=2e-5 if where == "cuda" else 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -228,16 +233,6 @@ def test_kernels_are_the_plain_versions(outputs, cap, vocabulary, device):
         found = kernels.differentiate(*given, figures, dtype)
         assert found.dtype == dtype and (found is given[0]) == (dtype == torch.float32)
         torch.testing.assert_close(found.float(), expected, rtol=step, atol=1e-6)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "bias"])
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
-def test_gpu_in_float32(settings, with_bias):
-    tensors, targets = made(5 * ROWS + 3, size=64, vocabulary=5003, device="cuda")
-    settings = settings | {"with_bias": with_bias}
-    found = differentiated(linear_log_probs, tensors, targets, OUTPUTS, **settings)
-    assert_alike(found, differentiated(reference, doubles(tensors), targets, OUTPUTS, **settings), tolerance=2e-5)
 
 
 @pytest.mark.gpu

@@ -21,7 +21,8 @@ def made(rows, inner, dtype):
 def test_values_and_gradients_are_those_of_hf(rows, inner, dtype):
     """HF's MLP with its projections taken out is the activation alone."""
     gate_up = made(rows, inner, dtype)
-    mlp = hf_mlp(inner)
+    mlp = LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=inner, num_attention_heads=1))
+    mlp.gate_proj, mlp.up_proj, mlp.down_proj = _Columns(0, inner), _Columns(inner, 2 * inner), nn.Identity()
     before = gate_up.clone()
     assert torch.equal(swiglu(gate_up), mlp(gate_up))
     assert torch.equal(gate_up, before)
@@ -31,12 +32,6 @@ def test_values_and_gradients_are_those_of_hf(rows, inner, dtype):
         found, expected = (torch.autograd.grad(f(gate_up), gate_up, arriving)[0] for f in (swiglu, mlp))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         assert torch.autograd.gradcheck(swiglu, made(3, 5, torch.float64).requires_grad_())
-
-
-def hf_mlp(inner):
-    mlp = LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=inner, num_attention_heads=1))
-    mlp.gate_proj, mlp.up_proj, mlp.down_proj = _Columns(0, inner), _Columns(inner, 2 * inner), nn.Identity()
-    return mlp
 
 
 class _Columns(nn.Module):

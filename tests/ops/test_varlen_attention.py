@@ -49,17 +49,12 @@ def alone(query, key, value, *, scale, window=None, softcap=None):
     return torch.stack(places)
 
 
-def reference(query, key, value, lengths, **settings):
-    """In float64: what every sequence of the line gathers, and the parts that it was computed from."""
-    parts = [part.detach().double().requires_grad_() for part in (query, key, value)]
-    pieces = zip(*(part.split(lengths) for part in parts), strict=True)
-    return torch.cat([alone(*piece, **settings) for piece in pieces]), parts
-
-
 def compare(lengths, heads, tolerance, *, size=8, dtype=torch.float32, device="cpu", **variant):
     line, upstream = made(lengths, heads, size=size, dtype=dtype, device=device)
     out = varlen_attention(*line, Sequences.of(lengths, device), scale=SCALE, **variant)
-    wanted, exact = reference(*line, lengths, scale=SCALE, **variant)
+    exact = [part.detach().double().requires_grad_() for part in line]
+    pieces = zip(*(part.split(lengths) for part in exact), strict=True)
+    wanted = torch.cat([alone(*piece, scale=SCALE, **variant) for piece in pieces])
     assert out.shape == line[0].shape and out.dtype == dtype
     torch.testing.assert_close(out.double(), wanted, atol=tolerance, rtol=tolerance)
     gradients = torch.autograd.grad(out, line, upstream)

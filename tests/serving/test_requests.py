@@ -101,85 +101,83 @@ def test_variables_of_the_template(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("read", "fields", "message"),
     [
-        ({"temprature": 1}, "unknown field 'temprature'; did you mean 'temperature'?"),
-        ({"model": 7}, "model=7: expected a string"),
-        ({"model": None}, "model is missing; this server has 'nano'"),
-        ({"temperature": 3}, "temperature=3: expected a number from 0 to 2"),
-        ({"temperature": "1"}, "temperature='1': expected a number"),
-        ({"temperature": True}, "temperature=True: expected a number"),
-        ({"temperature": float("nan")}, "temperature=nan: expected a number"),
-        ({"temperature": 1e-40}, "temperature=1e-40: it must be 0 (greedy), or at least 0.001"),
-        ({"temperature": 10**400}, "expected a number from 0 to 2"),
-        ({"top_p": 0}, "top_p=0.0: it must be above 0"),
-        ({"top_k": -2}, "top_k=-2: expected a whole number from -1"),
-        ({"min_p": 1.5}, "min_p=1.5: expected a number from 0 to 1"),
-        ({"max_tokens": 0}, "max_tokens=0: expected a whole number from 1"),
-        ({"max_tokens": 2.5}, "max_tokens=2.5: expected a whole number"),
-        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens=5 and max_completion_tokens=6 differ"),
-        ({"n": 0}, "n=0: expected a whole number from 1 to 128"),
-        ({"seed": 2**70}, "expected a whole number from -9223372036854775808"),
-        ({"stop": ["a"] * 17}, "stop: at most 16 strings of at most 256 characters"),
-        ({"stop": "a" * 257}, "stop: at most 16 strings of at most 256 characters"),
-        ({"stop": ["a", ""]}, "stop=['a', '']: expected a string that is not empty"),
-        ({"stop": "\ufffd"}, "incomplete character"),
-        ({"stop_token_ids": [1] * 17}, "stop_token_ids: at most 16"),
-        ({"stop_token_ids": ["a"]}, "expected a list of whole numbers"),
-        ({"stop_token_ids": [-5]}, "stop_token_ids=[-5]: expected a list of whole numbers from 0 to 258"),
-        ({"stop_token_ids": [5, 259]}, "expected a list of whole numbers from 0 to 258"),
-        ({"ignore_eos": 1}, "ignore_eos=1: expected true or false"),
-        ({"top_logprobs": 5}, "top_logprobs=5: not supported here: log-probs of tokens that were not sampled"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty=0.5: not supported here: penalties"),
-        ({"tools": [{"type": "function"}]}, "not supported here: tools and function calls"),
-        ({"response_format": {"type": "json_object"}}, "not supported here: structured answers"),
-        ({"user": 5}, "user=5: expected a string"),
-        ({"stream_options": {"include_usage": True}}, "stream_options: only with stream=true"),
-        ({"stream": True, "stream_options": {"usage": True}}, "stream_options has an unknown field 'usage'"),
-        ({"stream": True, "stream_options": [1]}, "stream_options must be a JSON object, not [1]"),
-        ({"messages": []}, "messages: expected a list of 1 to 4096 messages"),
-        ({"messages": MESSAGES * 5000}, "messages: expected a list of 1 to 4096 messages"),
-        ({"messages": ["hello"]}, "message 0 must be a JSON object, not 'hello'"),
-        ({"messages": [{"content": "x"}]}, "message 0: role=None: use one of system, user, assistant"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "message 0: role='tool'"),
-        ({"messages": [{"role": "user"}]}, "message 0 (user) has the content a NoneType (None), expected text"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url parts in messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "content part"),
-        ({"messages": [{"role": "user", "content": "x", "name": "Ada"}]}, "message 0: name='Ada': not supported"),
-        ({"messages": [{"role": "user", "content": "x", "weight": 1}]}, "message 0 has an unknown field 'weight'"),
-        ({"messages": [{"role": "user", "content": "x" * 2000}]}, "has 2002 tokens and the context holds 1024"),
-        ({"temperature" * 300_000: 1}, "...; known: "),  # a name of megabytes gets no hint
+        (chat, {"temprature": 1}, "unknown field 'temprature'; did you mean 'temperature'?"),
+        (chat, {"model": 7}, "model=7: expected a string"),
+        (chat, {"model": None}, "model is missing; this server has 'nano'"),
+        (chat, {"temperature": 3}, "temperature=3: expected a number from 0 to 2"),
+        (chat, {"temperature": "1"}, "temperature='1': expected a number"),
+        (chat, {"temperature": True}, "temperature=True: expected a number"),
+        (chat, {"temperature": float("nan")}, "temperature=nan: expected a number"),
+        (chat, {"temperature": 1e-40}, "temperature=1e-40: it must be 0 (greedy), or at least 0.001"),
+        (chat, {"temperature": 10**400}, "expected a number from 0 to 2"),
+        (chat, {"top_p": 0}, "top_p=0.0: it must be above 0"),
+        (chat, {"top_k": -2}, "top_k=-2: expected a whole number from -1"),
+        (chat, {"min_p": 1.5}, "min_p=1.5: expected a number from 0 to 1"),
+        (chat, {"max_tokens": 0}, "max_tokens=0: expected a whole number from 1"),
+        (chat, {"max_tokens": 2.5}, "max_tokens=2.5: expected a whole number"),
+        (chat, {"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens=5 and max_completion_tokens=6 differ"),
+        (chat, {"n": 0}, "n=0: expected a whole number from 1 to 128"),
+        (chat, {"seed": 2**70}, "expected a whole number from -9223372036854775808"),
+        (chat, {"stop": ["a"] * 17}, "stop: at most 16 strings of at most 256 characters"),
+        (chat, {"stop": "a" * 257}, "stop: at most 16 strings of at most 256 characters"),
+        (chat, {"stop": ["a", ""]}, "stop=['a', '']: expected a string that is not empty"),
+        (chat, {"stop": "\ufffd"}, "incomplete character"),
+        (chat, {"stop_token_ids": [1] * 17}, "stop_token_ids: at most 16"),
+        (chat, {"stop_token_ids": ["a"]}, "expected a list of whole numbers"),
+        (chat, {"stop_token_ids": [-5]}, "stop_token_ids=[-5]: expected a list of whole numbers from 0 to 258"),
+        (chat, {"stop_token_ids": [5, 259]}, "expected a list of whole numbers from 0 to 258"),
+        (chat, {"ignore_eos": 1}, "ignore_eos=1: expected true or false"),
+        (chat, {"top_logprobs": 5}, "top_logprobs=5: not supported here: log-probs of tokens that were not sampled"),
+        (chat, {"frequency_penalty": 0.5}, "frequency_penalty=0.5: not supported here: penalties"),
+        (chat, {"tools": [{"type": "function"}]}, "not supported here: tools and function calls"),
+        (chat, {"response_format": {"type": "json_object"}}, "not supported here: structured answers"),
+        (chat, {"user": 5}, "user=5: expected a string"),
+        (chat, {"stream_options": {"include_usage": True}}, "stream_options: only with stream=true"),
+        (chat, {"stream": True, "stream_options": {"usage": True}}, "stream_options has an unknown field 'usage'"),
+        (chat, {"stream": True, "stream_options": [1]}, "stream_options must be a JSON object, not [1]"),
+        (chat, {"messages": []}, "messages: expected a list of 1 to 4096 messages"),
+        (chat, {"messages": MESSAGES * 5000}, "messages: expected a list of 1 to 4096 messages"),
+        (chat, {"messages": ["hello"]}, "message 0 must be a JSON object, not 'hello'"),
+        (chat, {"messages": [{"content": "x"}]}, "message 0: role=None: use one of system, user, assistant"),
+        (chat, {"messages": [{"role": "tool", "content": "x"}]}, "message 0: role='tool'"),
+        (chat, {"messages": [{"role": "user"}]}, "message 0 (user) has the content a NoneType (None), expected text"),
+        (chat, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url parts in messages"),
+        (chat, {"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "content part"),
+        (chat, {"messages": [{"role": "user", "content": "x", "name": "Ada"}]}, "message 0: name='Ada': not supported"),
+        (
+            chat,
+            {"messages": [{"role": "user", "content": "x", "weight": 1}]},
+            "message 0 has an unknown field 'weig",
+        ),
+        (chat, {"messages": [{"role": "user", "content": "x" * 2000}]}, "has 2002 tokens and the context holds 1024"),
+        (chat, {"temperature" * 300_000: 1}, "...; known: "),  # a name of megabytes gets no hint
+        (completion, {"prompt": None}, "prompt=None: expected text, token ids, or a list"),
+        (completion, {"prompt": []}, "prompt=[]: expected text"),
+        (completion, {"prompt": ["a", 5]}, "prompt=['a', 5]: expected text"),
+        (completion, {"prompt": [[5], []]}, "expected text"),
+        (completion, {"prompt": [True]}, "expected text"),
+        (completion, {"prompt": ["a"] * 257}, "expected text"),
+        (
+            completion,
+            {"prompt": ["a"] * 200, "n": 2},
+            "200 prompts with n=2 are 400 answers; at most 256 in one req",
+        ),
+        (completion, {"prompt": ""}, "the prompt is empty"),
+        (completion, {"prompt": [5, 99_999]}, "token id 99999 is outside the model's vocabulary of 259"),
+        (completion, {"prompt": [-1]}, "token id -1 is outside the model's vocabulary"),
+        (completion, {"prompt": [5] * 1024}, "the prompt has 1024 tokens and the context holds 1024"),
+        (completion, {"echo": True}, "echo=True: not supported here"),
+        (completion, {"logprobs": 5}, "logprobs=5: not supported here"),
+        (completion, {"logprobs": True}, "logprobs=True: expected a whole number"),
+        (completion, {"messages": MESSAGES}, "unknown field 'messages'"),
     ],
 )
-def test_what_a_chat_request_may_not_say(nano, fields, message):
-    problem = refusal(chat, nano, **fields)
+def test_what_a_request_may_not_say(nano, read, fields, message):
+    problem = refusal(read, nano, **fields)
     assert problem.status == 400 and message in str(problem)
     assert problem.body["error"]["type"] == "invalid_request_error"
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"prompt": None}, "prompt=None: expected text, token ids, or a list"),
-        ({"prompt": []}, "prompt=[]: expected text"),
-        ({"prompt": ["a", 5]}, "prompt=['a', 5]: expected text"),
-        ({"prompt": [[5], []]}, "expected text"),
-        ({"prompt": [True]}, "expected text"),
-        ({"prompt": ["a"] * 257}, "expected text"),
-        ({"prompt": ["a"] * 200, "n": 2}, "200 prompts with n=2 are 400 answers; at most 256 in one request"),
-        ({"prompt": ""}, "the prompt is empty"),
-        ({"prompt": [5, 99_999]}, "token id 99999 is outside the model's vocabulary of 259"),
-        ({"prompt": [-1]}, "token id -1 is outside the model's vocabulary"),
-        ({"prompt": [5] * 1024}, "the prompt has 1024 tokens and the context holds 1024"),
-        ({"echo": True}, "echo=True: not supported here"),
-        ({"logprobs": 5}, "logprobs=5: not supported here"),
-        ({"logprobs": True}, "logprobs=True: expected a whole number"),
-        ({"messages": MESSAGES}, "unknown field 'messages'"),
-    ],
-)
-def test_what_a_completion_request_may_not_say(nano, fields, message):
-    problem = refusal(completion, nano, **fields)
-    assert problem.status == 400 and message in str(problem)
 
 
 def test_another_model_is_not_found_and_a_body_is_an_object(nano):
@@ -214,35 +212,19 @@ def test_a_deep_value_is_refused_not_a_crash(body):
         assert caught.value.status == 400
 
 
-class Counting:
-    """A tokenizer that keeps what it is called with."""
-
-    def __init__(self, tokenizer):
-        self.tokenizer, self.seen = tokenizer, []
-
-    def __call__(self, text, **options):
-        self.seen.append(text)
-        return self.tokenizer(text, **options)
-
-    def __getattr__(self, name):
-        return getattr(self.tokenizer, name)
-
-
-def test_nothing_is_tokenised_that_cannot_fit_or_is_wrong_otherwise(nano):
-    model = replace(nano, tokenizer=Counting(nano.tokenizer))
-    longest = len("<|start|>")
-    assert model.longest_token == longest
-    text = "a" * (1024 * longest + 1)
-    for problem in (
-        refusal(completion, model, prompt=text),
-        refusal(chat, model, messages=[{"role": "user", "content": text}]),
-    ):
+def test_nothing_is_tokenised_that_cannot_fit_or_is_wrong_otherwise(nano, monkeypatch):
+    seen, kind, longest = [], type(nano.tokenizer), len("<|start|>")
+    assert nano.longest_token == longest
+    call, text = kind.__call__, "a" * (1024 * longest + 1)
+    monkeypatch.setattr(kind, "__call__", lambda self, text, **how: seen.append(text) or call(self, text, **how))
+    for read, fields in ((completion, {"prompt": text}), (chat, {"messages": [{"role": "user", "content": text}]})):
+        problem = refusal(read, nano, **fields)
         assert f"{1024} tokens of at most {longest}; shorten it" in str(problem)
         assert problem.body["error"]["code"] == "context_length_exceeded"
     many = {"prompt": ["a"] * 200, "n": 2}
     for fields in ({"n": 500}, {"temperature": 5}, {"stop": 5}, {"stream_options": {}}, many):
-        assert refusal(completion, model, **fields).status == 400
-    assert model.tokenizer.seen == []
+        assert refusal(completion, nano, **fields).status == 400
+    assert seen == []
     long = "a" * 2000  # prompts are tokenised up to the first that is too long
-    assert "2000 tokens" in str(refusal(completion, model, prompt=["a", long, "b", "c"]))
-    assert model.tokenizer.seen == ["a", long]
+    assert "2000 tokens" in str(refusal(completion, nano, prompt=["a", long, "b", "c"]))
+    assert seen == ["a", long]

@@ -8,7 +8,6 @@ import math
 import signal
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -22,6 +21,7 @@ from burnish.serving import app as app_module
 from burnish.serving import server as server_module
 from burnish.serving.loading import ModelOptions
 from burnish.serving.server import ServeOptions, listen, run
+from tests.processes import until
 from tests.serving.conftest import DEADLINE_S, before_each_pass, held, serving
 
 QUESTION = [{"role": "user", "content": "347+586=?"}]
@@ -40,13 +40,6 @@ def whole(chunks, index=0):
         reason = choice.finish_reason or reason
         entries += choice.logprobs.content if choice.logprobs else []
     return text, reason, entries
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
 
 
 def test_a_chat_answer_is_what_the_engine_samples(client, nano):
@@ -108,19 +101,15 @@ def test_length_is_said_and_the_context_is_never_left(another, running):
 
 def test_log_probs_of_a_chat_are_those_of_the_sampled_tokens(client, nano):
     choice = ask(client, logprobs=True, temperature=0.5).choices[0]
-    entries = choice.logprobs.content
-    assert "".join(entry.token for entry in entries) == choice.message.content + "<|end|>"
-    assert bytes(b for entry in entries for b in entry.bytes).decode() == choice.message.content + "<|end|>"
+    entries, text = choice.logprobs.content, choice.message.content + "<|end|>"
+    assert "".join(entry.token for entry in entries) == text
+    assert bytes(b for entry in entries for b in entry.bytes).decode() == text
     assert all(entry.logprob <= 0 and entry.top_logprobs == [] for entry in entries)
-    scaled = log_probs(nano, nano.renderer.prompt_ids(QUESTION), choice.message.content + "<|end|>", temperature=0.5)
-    assert [entry.logprob for entry in entries] == pytest.approx(scaled, abs=1e-4)
-
-
-def log_probs(model, prompt, text, temperature):
-    ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    prompt, ids = nano.renderer.prompt_ids(QUESTION), nano.tokenizer(text, add_special_tokens=False)["input_ids"]
     with torch.no_grad():
-        logits = model.engine.module(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1] / temperature
-    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None]).squeeze(1).tolist()
+        logits = nano.engine.module(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1] / 0.5
+    scaled = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None]).squeeze(1).tolist()
+    assert [entry.logprob for entry in entries] == pytest.approx(scaled, abs=1e-4)
 
 
 def test_completions_of_text_and_of_ids(client, nano):

@@ -23,6 +23,7 @@ from burnish.tracking.disk import disk_problem, json_line, write_atomically
 from burnish.tracking.jsonl import read_lines
 from burnish.tracking.run_folder import RunFolder
 from burnish.waits import longest
+from tests.processes import until
 
 
 @dataclass
@@ -274,9 +275,7 @@ def test_the_outcome_comes_once_after_all_jobs_in_order():
     jobs.start(lambda: 3 if go.wait(60) else 0, "counting")
     assert jobs.outcome(wait=False) is None, "it runs"
     go.set()
-    while (outcome := jobs.outcome(wait=False)) is None:
-        time.sleep(0.001)
-    assert outcome == 3 and jobs.outcome(wait=True) is None
+    assert until(lambda: jobs.outcome(wait=False)) == 3 and jobs.outcome(wait=True) is None
     for k in range(20):
         jobs.start(lambda k=k: done.append(k), str(k))
     jobs.outcome(wait=True)
@@ -328,9 +327,8 @@ def test_a_job_that_hangs_is_named_and_given_up_and_a_full_queue_is_an_error():
     jobs, go = background(deadline=0.05), threading.Event()
     jobs.start(lambda: 3 if go.wait(60) else 0, "writing checkpoint run/global_step_3")
     thread = jobs._jobs.thread
-    with pytest.raises(
-        DeadlineError, match=r"writing checkpoint run/global_step_3 has not ended within 0\.05 s.*Buy a disk"
-    ):
+    words = r"writing checkpoint run/global_step_3 has not ended within 0\.05 s.*Buy a disk"
+    with pytest.raises(DeadlineError, match=words):
         jobs.outcome(wait=True)
     assert jobs.outcome(wait=True) is None, "nobody waits twice for what hangs"
     go.set()

@@ -1,7 +1,6 @@
 """The reward model on small random models: its scores are those of a plain transformers forward, whatever the policy's
 tokenizer, template and the cut into micro-batches."""
 
-import json
 import math
 import shutil
 
@@ -25,6 +24,7 @@ from burnish.models.tiny import CHAT_TEMPLATE, byte_tokenizer, write_tiny_model
 from burnish.protocol import DataProto
 from burnish.workers.reward_model import ConversationReader, RewardModelWorker, padded
 from burnish.workers.trajectories import to_batch
+from tests.models.helpers import edit_json
 
 KINDS = {"sequences": AutoModelForSequenceClassification, "tokens": AutoModelForTokenClassification}
 CUTS = [{}, {"micro_batch_size_per_gpu": 1}, {"micro_batch_size_per_gpu": 2},
@@ -126,10 +126,6 @@ def plain_scores(path, kind="sequences", chats=CHATS):
             logits = module(torch.tensor([ids])).logits
         scores.append(logits.flatten()[-1].item())
     return scores
-
-
-def edit_json(file, **changes):
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def scores_of(answer):
@@ -292,9 +288,8 @@ def test_ids_that_the_model_does_not_have(worker, write_reward_model):
         None, f"the reward model has no token {len(tokenizer) - 1} ('<far>'), only {len(tokenizer) - 1}"
     ]  # fmt: skip
     small = write_reward_model(byte_tokenizer(TRAILING), name="small", vocab_size=100)
-    with pytest.raises(
-        ModelError, match=r"^reward_model\.model\.path: .* ids up to 25\d, .* knows 100 tokens; name the"
-    ):
+    words = r"^reward_model\.model\.path: .* ids up to 25\d, .* knows 100 tokens; name the"
+    with pytest.raises(ModelError, match=words):
         worker(small)
 
 

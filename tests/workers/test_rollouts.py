@@ -119,14 +119,9 @@ def held(peer):
 
 
 def prompts(count=5, n=3):
+    row = {"data_source": "openai/gsm8k", "reward_model": {"style": "rule", "ground_truth": "4"}}
     return [
-        {
-            "uid": uid,
-            "sample": sample,
-            "raw_prompt": [{"role": "user", "content": f"{uid}+{uid}="}],
-            "data_source": "openai/gsm8k",
-            "reward_model": {"style": "rule", "ground_truth": "4"},
-        }
+        row | {"uid": uid, "sample": sample, "raw_prompt": [{"role": "user", "content": f"{uid}+{uid}="}]}
         for uid in range(count)
         for sample in range(n)
     ]
@@ -195,7 +190,7 @@ def test_a_dead_replica_raises_its_own_error(agents, peers):
     peers[1].call = call
     with held(peers[0]), pytest.raises(Gone, match="rank 1"):
         generated([worker], prompts(), False)
-    # Those of the other replica were cancelled, and it can go on.
+    # Those of the other replica were cancelled, and it can continue.
     assert peers[0].worker.engine.in_flight == 0
     assert any(method == "abort" for method, *_ in peers[0].calls)
 
@@ -319,7 +314,7 @@ def counters(tokens, steps, seconds):
     return {"generated_tokens": tokens, "steps": steps, "busy_s": seconds, "running": 1, "tokens_per_s": 9.0}
 
 
-def test_counts_of_replicas_are_added_and_their_seconds_run_beside_one_another():
+def test_counts_of_replicas_are_added_and_their_seconds_run_in_parallel():
     before = [counters(10, 4, 2.0), counters(0, 0, 1.0)]
     after = [counters(40, 9, 5.0), counters(90, 7, 7.0)]
     metrics = replica_metrics(before, after)

@@ -353,7 +353,7 @@ class NativeEngine(InProcessEngine):
         self._canary.check(self.runner, self.scheduler.blocks)
         self._synchronise()
 
-    def beside(self) -> AbstractContextManager[object]:
+    def alongside(self) -> AbstractContextManager[object]:
         if self.device.type != "cuda":
             return nullcontext()
         self._stream = torch.cuda.Stream(self.device)

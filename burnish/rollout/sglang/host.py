@@ -50,11 +50,7 @@ class SGLangHost(EngineHost):
     ) -> AsyncIterator[tuple[list[int], list[float], str | None]]:
         parameters = {**ask.sampling, "max_new_tokens": ask.limit - len(done)}
         answers = await self._engine.async_generate(
-            input_ids=[*ask.prompt_ids, *done],
-            sampling_params=parameters,
-            return_logprob=True,
-            stream=True,
-            rid=name,
+            input_ids=[*ask.prompt_ids, *done], sampling_params=parameters, return_logprob=True, stream=True, rid=name
         )
         seen = 0
         async for answer in answers:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import textwrap
-import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,6 +14,7 @@ from burnish.agents.runner import TrajectoryRunner
 from burnish.errors import AgentError, ConfigError, install_command
 from burnish.rollout.base import Completion, Sampling
 from burnish.workers.rollouts import agent_settings
+from tests.processes import until
 
 TARGET = f"{OpenAIProgramLoop.__module__}.{OpenAIProgramLoop.__name__}"
 HEAD = """
@@ -99,7 +100,7 @@ def test_trajectories_are_token_exact(run, tokenizer):
         assert [call["order"][2] for call in own] == [0, 1, 2]
         whole = output.prompt_ids + output.response_ids
         for call in own:
-            assert call["prompt_ids"] == whole[: len(call["prompt_ids"])], "each call goes on from the tokens before it"
+            assert call["prompt_ids"] == whole[: len(call["prompt_ids"])], "it continues from the tokens before it"
         assert output.metrics["openai/calls"] == 3 and output.metrics["openai/calls_not_trained"] == 0
 
 
@@ -119,20 +120,14 @@ def test_trajectories_run_at_the_same_time(run, scripted):
     assert [t.output.policy_ids for t in trajectories] == [[7, 1]] * 6
 
 
-class Ending:
-    """Answers "4", and ends its turns as it is told."""
-
-    def __init__(self, tokenizer, *reasons):
-        self.ids = tokenizer("4", add_special_tokens=False)["input_ids"]
-        self.reasons = list(reasons)
-
-    async def generate(self, request, on_token=None):
-        return Completion(list(self.ids), [-1.0], self.reasons.pop(0), None)
-
-
 def test_a_turn_that_was_cut_off_is_ended_by_the_template(run, tokenizer):
+    reasons = ["length", "stop", "length"]
+
+    async def generate(request, on_token=None):
+        return Completion(tokenizer("4", add_special_tokens=False)["input_ids"], [-1.0], reasons.pop(0), None)
+
     source = TURNS + '    ask(client, [{"role": "user", "content": "judge"}])\n'
-    ((trajectory,), _) = run(source, engine=Ending(tokenizer, "length", "stop", "length"), arguments={"calls": 2})
+    ((trajectory,), _) = run(source, engine=SimpleNamespace(generate=generate), arguments={"calls": 2})
     text = tokenizer.decode(trajectory.output.response_ids)
     assert text == "4<|end|><|start|>user\nagain<|end|><|start|>assistant\n4"
     assert trajectory.output.extra_fields["finish_reason"] == "stop", "that of the trained conversation"
@@ -198,10 +193,7 @@ def test_a_program_that_asks_nothing_or_hangs_and_then_loses_its_key(run, tmp_pa
         """
     told = failure(run(source, timeout=0.3)[0])
     assert "not done after 0.3 s" in told
-    for _ in range(1200):
-        if (tmp_path / "late.txt").exists():
-            break
-        time.sleep(0.05)
+    until((tmp_path / "late.txt").exists)
     assert (tmp_path / "late.txt").read_text() in ("APIConnectionError", "AuthenticationError")
 
 

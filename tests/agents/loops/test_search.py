@@ -14,9 +14,8 @@ from burnish.rollout.base import Sampling
 from burnish.search.documents import Document
 from tests.agents.conftest import told
 
-CASES = {
-    case["name"]: case for case in json.loads((Path(__file__).parents[2] / "golden/searchr1_rollout.json").read_text())
-}
+RECORDED = json.loads((Path(__file__).parents[2] / "golden/searchr1_rollout.json").read_text())
+CASES = {case["name"]: case for case in RECORDED}
 PARIS = Document("1", '"France"\nIts capital is Paris.')
 ROME = Document("2", '"Italy"\nIts capital is Rome.')
 

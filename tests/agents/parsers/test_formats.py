@@ -26,109 +26,84 @@ def read(call_format, text, tools=TOOLS):
 
 CALL = '{"name": "search", "arguments": {"query": "a } b"}}'
 SEARCH = ("search", {"query": "a } b"})
-
-
-@pytest.mark.parametrize(
-    ("text", "content", "calls"),
-    [
-        (CALL, "", [SEARCH]),
-        (f"I look it up.\n{CALL} Wait.", "I look it up.\n Wait.", [SEARCH]),
-        (f"See:\n```json\n{CALL}\n```\nDone", "See:\n\nDone", [SEARCH]),
-        (f"```\n[{CALL}, {CALL}]\n```", "", [SEARCH, SEARCH]),
-        (f"{CALL}\n{CALL}", "\n", [SEARCH, SEARCH]),
-        ('{"thought": "hm", "arguments": {}, "name": "now"}', "", [("now", {})]),
-        ('{"name": "search", "arguments": "{\\"query\\": 1}"}', "", [("search", {"query": 1})]),
-        ('{"name": "Anna", "age": 3} and {"x": [{"y": 1}]}', '{"name": "Anna", "age": 3} and {"x": [{"y": 1}]}', []),
-    ],
-)
-def test_json_calls_are_found_anywhere(text, content, calls):
-    assert read("json", text) == (content, calls, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('{"name": "search", "arguments": {"query": }}', "not JSON: expecting value at line 1, column 43"),
-        ('{"name": "search", "arguments": {"query": "a"', "not JSON"),
-        ("{'name': 'search', 'arguments': {}}", "not JSON: expecting property name enclosed in double quotes"),
-        ('{"name": "now"}', 'no "arguments"; write {} if there are none'),
-        ('{"arguments": {"query": "a"}}', "names no tool"),
-        ('{"name": "\\ud800", "arguments": {}}', "names no tool"),
-        ('{"name": "search", "arguments": [1]}', '"arguments" are no JSON object'),
-        ('{"name": "search", "arguments": {"x": ' + "9" * 5000 + "}}", "too many digits"),
-        ('[{"name": "now", "arguments": {}}, 5]', "an entry of the list is no call"),
-    ],
-)
-def test_json_that_is_no_call_is_reported(text, reason):
-    _, calls, reasons = read("json", text)
-    assert len(reasons) == 1 and reason in reasons[0]
-    assert calls == ([("now", {})] if "entry" in reason else [])
-
-
+NO_CALL = '{"name": "Anna", "age": 3} and {"x": [{"y": 1}]}'
+QUOTED = '{\n "query": "a"\n}'
 LLAMA = '{"name": "square", "parameters": {"x": 2}}'
+SQUARE = ("square", {"x": 2})
 
 
 @pytest.mark.parametrize(
-    ("text", "content", "count"),
+    ("call_format", "text", "content", "calls"),
     [
-        (LLAMA, "", 1),
-        (f"<|python_tag|>{LLAMA}", "", 1),
-        (f"Well. <|python_tag|>{LLAMA}; {LLAMA}", "Well. ", 2),
-        (f"{LLAMA};{LLAMA}", "", 2),
-        (f"So: {LLAMA}", "So: ", 1),
-        (LLAMA.replace("parameters", "arguments"), "", 1),
-    ],
-)
-def test_llama_calls(text, content, count):
-    assert read("llama3_json", text) == (content, [("square", {"x": 2})] * count, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "content", "calls"),
-    [
+        ("json", CALL, "", [SEARCH]),
+        ("json", f"I look it up.\n{CALL} Wait.", "I look it up.\n Wait.", [SEARCH]),
+        ("json", f"See:\n```json\n{CALL}\n```\nDone", "See:\n\nDone", [SEARCH]),
+        ("json", f"```\n[{CALL}, {CALL}]\n```", "", [SEARCH, SEARCH]),
+        ("json", f"{CALL}\n{CALL}", "\n", [SEARCH, SEARCH]),
+        ("json", '{"thought": "hm", "arguments": {}, "name": "now"}', "", [("now", {})]),
+        ("json", '{"name": "search", "arguments": "{\\"query\\": 1}"}', "", [("search", {"query": 1})]),
+        ("json", NO_CALL, NO_CALL, []),
+        ("llama3_json", LLAMA, "", [SQUARE]),
+        ("llama3_json", f"<|python_tag|>{LLAMA}", "", [SQUARE]),
+        ("llama3_json", f"Well. <|python_tag|>{LLAMA}; {LLAMA}", "Well. ", [SQUARE] * 2),
+        ("llama3_json", f"{LLAMA};{LLAMA}", "", [SQUARE] * 2),
+        ("llama3_json", f"So: {LLAMA}", "So: ", [SQUARE]),
+        ("llama3_json", LLAMA.replace("parameters", "arguments"), "", [SQUARE]),
         (
+            "react",
             'Thought: I need it.\nAction: search\nAction Input: {"query": "a", "topk": 2}',
             "Thought: I need it.\n",
             [("search", {"query": "a", "topk": 2})],
         ),
-        ("Action: search\nAction Input: who is it?", "", [("search", {"query": "who is it?"})]),
-        ('Action: search\nAction Input: "quoted"', "", [("search", {"query": "quoted"})]),
-        ("Action: search\nAction Input: 42", "", [("search", {"query": "42"})]),
-        ("Action: square\nAction Input: 42", "", [("square", {"x": 42})]),
-        ("Action: search[who [is] it?]", "", [("search", {"query": "who [is] it?"})]),
-        ("Action: `search`\nAction Input:\n```json\n{\n \"query\": \"a\"\n}\n```", "", [("search", {"query": "a"})]),
-        ("**Action:** now\n**Action Input:** {}", "", [("now", {})]),
-        ("Action: now", "", [("now", {})]),
-        ("Action: nope\nAction Input: a", "", [("nope", {"input": "a"})]),
-        ("Action: search\nAction Input: {a for a in b}", "", [("search", {"query": "{a for a in b}"})]),
+        ("react", "Action: search\nAction Input: who is it?", "", [("search", {"query": "who is it?"})]),
+        ("react", 'Action: search\nAction Input: "quoted"', "", [("search", {"query": "quoted"})]),
+        ("react", "Action: search\nAction Input: 42", "", [("search", {"query": "42"})]),
+        ("react", "Action: square\nAction Input: 42", "", [("square", {"x": 42})]),
+        ("react", "Action: search[who [is] it?]", "", [("search", {"query": "who [is] it?"})]),
+        ("react", f"Action: `search`\nAction Input:\n```json\n{QUOTED}\n```", "", [("search", {"query": "a"})]),
+        ("react", "**Action:** now\n**Action Input:** {}", "", [("now", {})]),
+        ("react", "Action: now", "", [("now", {})]),
+        ("react", "Action: nope\nAction Input: a", "", [("nope", {"input": "a"})]),
+        ("react", "Action: search\nAction Input: {a for a in b}", "", [("search", {"query": "{a for a in b}"})]),
         (
+            "react",
             "Action: now\nAction Input: {}\nThought: and\nAction: search\nAction Input: b",
             "Thought: and\n",
             [("now", {}), ("search", {"query": "b"})],
         ),
-        ("Action: now\nAction Input: {}\nObservation: 5\nAction: square\nAction Input: 1", "", [("now", {})]),
-        ("Thought: x\nFinal Answer: 5\nAction: now", "Thought: x\nFinal Answer: 5\nAction: now", []),
-        ("I took Action: now", "I took Action: now", []),
+        ("react", "Action: now\nAction Input: {}\nObservation: 5\nAction: square\nAction Input: 1", "", [("now", {})]),
+        ("react", "Thought: x\nFinal Answer: 5\nAction: now", "Thought: x\nFinal Answer: 5\nAction: now", []),
+        ("react", "I took Action: now", "I took Action: now", []),
     ],
-)  # fmt: skip
-def test_react_lines(text, content, calls):
-    assert read("react", text) == (content, calls, [])
+)
+def test_calls_are_found(call_format, text, content, calls):
+    assert read(call_format, text) == (content, calls, [])
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("call_format", "text", "reason"),
     [
-        ("Action: search", "search has no Action Input: line"),
-        ("Action Input: {}", "without an Action:"),
-        ("Action:\nAction Input: {}", "name of one tool, on the same line"),
-        ("Action: search\nthen more\nAction Input: {}", "name of one tool, on the same line"),
-        ('Action: search\nAction Input: {"query": "a', "not JSON: unterminated string"),
-        ("Action: search\nAction Input: {'query': 'a'}", "enclosed in double quotes"),
+        ("json", '{"name": "search", "arguments": {"query": }}', "not JSON: expecting value at line 1, column 43"),
+        ("json", '{"name": "search", "arguments": {"query": "a"', "not JSON"),
+        ("json", "{'name': 'search', 'arguments': {}}", "not JSON: expecting property name enclosed in double quotes"),
+        ("json", '{"name": "now"}', 'no "arguments"; write {} if there are none'),
+        ("json", '{"arguments": {"query": "a"}}', "names no tool"),
+        ("json", '{"name": "\\ud800", "arguments": {}}', "names no tool"),
+        ("json", '{"name": "search", "arguments": [1]}', '"arguments" are no JSON object'),
+        ("json", '{"name": "search", "arguments": {"x": ' + "9" * 5000 + "}}", "too many digits"),
+        ("json", '[{"name": "now", "arguments": {}}, 5]', "an entry of the list is no call"),
+        ("react", "Action: search", "search has no Action Input: line"),
+        ("react", "Action Input: {}", "without an Action:"),
+        ("react", "Action:\nAction Input: {}", "name of one tool, on the same line"),
+        ("react", "Action: search\nthen more\nAction Input: {}", "name of one tool, on the same line"),
+        ("react", 'Action: search\nAction Input: {"query": "a', "not JSON: unterminated string"),
+        ("react", "Action: search\nAction Input: {'query': 'a'}", "enclosed in double quotes"),
     ],
 )
-def test_react_that_is_no_call_is_reported(text, reason):
-    _, calls, reasons = read("react", text)
-    assert not calls and len(reasons) == 1 and reason in reasons[0]
+def test_text_that_is_no_call_is_reported(call_format, text, reason):
+    _, calls, reasons = read(call_format, text)
+    assert len(reasons) == 1 and reason in reasons[0]
+    assert calls == ([("now", {})] if "entry" in reason else [])
 
 
 def test_a_hermes_call_ends_at_its_own_tag():

@@ -140,14 +140,14 @@ def test_an_async_function_runs_on_the_loop_and_a_plain_one_next_to_it(call):
         return threading.current_thread() is threading.main_thread()
 
     @function_tool
-    def beside(x: int):
+    def plain(x: int):
         return threading.current_thread() is threading.main_thread()
 
     @function_tool
     def lazily(x: int):
         return on_loop(x)
 
-    assert (call(on_loop, x=1).text, call(beside, x=1).text, call(lazily, x=1).text) == ("true", "false", "true")
+    assert (call(on_loop, x=1).text, call(plain, x=1).text, call(lazily, x=1).text) == ("true", "false", "true")
 
 
 def test_many_functions_that_block_run_at_once(run_calls):

@@ -21,6 +21,7 @@ from burnish.agents.tools.mcp import McpTool, load_mcp_tools
 from burnish.agents.tools.session import ToolSession
 from burnish.config.reward import SandboxConfig
 from burnish.errors import ConfigError, NotAvailable, ToolFailure, install_command
+from tests.processes import until
 
 SERVER = Path(__file__).parent / "mcp_server.py"
 
@@ -103,15 +104,8 @@ async def text(tool, **parameters):
     return response.text
 
 
-def becomes(condition):
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
 def is_gone(pid):
-    return becomes(lambda: not Path(f"/proc/{pid}").exists())
+    return until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def pid_of(answer):
@@ -207,7 +201,7 @@ def test_a_slow_call_fails_alone_and_the_process_stays(tools, run, monkeypatch):
     monkeypatch.setattr(mcp_session, "PING_SECONDS", 60.0)
     session, before = tools["wait"].session, run(text(tools["about"]))
 
-    async def beside():
+    async def slow_and_quick():
         with monkeypatch.context() as patch:
             patch.setattr(session, "_timeout", 0.3)
             slow = asyncio.create_task(text(tools["wait"], seconds=600))
@@ -219,7 +213,7 @@ def test_a_slow_call_fails_alone_and_the_process_stays(tools, run, monkeypatch):
         while session._connection._ping is not None:
             await asyncio.sleep(0.01)
 
-    slow, quick = run(beside())
+    slow, quick = run(slow_and_quick())
     assert quick == "waited" and isinstance(slow, ToolFailure)
     assert str(slow) == "MCP server mine, tool wait: did not answer in 0.3 s; raise config.timeout of its entry"
     run(answered())  # the ping
@@ -282,7 +276,7 @@ def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuc
     async def scenario(tools):
         before = pid_of(await text(tools["echo"]))
         call = asyncio.create_task(text(tools["freeze"], sign=str(tmp_path / "frozen")))
-        assert await asyncio.to_thread(becomes, (tmp_path / "frozen").exists)
+        assert await asyncio.to_thread(until, (tmp_path / "frozen").exists)
         begin = time.perf_counter()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):

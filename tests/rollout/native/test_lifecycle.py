@@ -40,7 +40,7 @@ def test_the_mode_after_an_abort_an_answer_and_a_failure(native, swap_decoder, a
         engine.abort("long")  # by one that has ended
         assert len((await long).token_ids) < 50 and modes(module) == {trains}
         whole = await start(engine, "whole")
-        assert modes(module) == {trains}, "callers go on before the module is as it was"
+        assert modes(module) == {trains}, "callers continue before the module is as it was"
         stopping = replace(LONG, stop_token_ids=(whole.token_ids[5],))
         stopped = await start(engine, "stopped", sampling=stopping)
         assert modes(module) == {trains} and stopped.finish_reason == "stop"
@@ -140,7 +140,7 @@ def test_a_loop_that_was_stopped_does_not_disturb_the_next_one(native, module, a
         start(engine, "left", sampling=replace(LONG, max_tokens=60))
         await until(lambda: engine.stats()["generated_tokens"] > 2)
 
-    async def goes_on():
+    async def continues():
         before = engine.stats()["generated_tokens"]
         tasks = [start(engine, str(i), *request) for i, request in enumerate(requests)]
         await until(lambda: engine.stats()["generated_tokens"] > before + 10)
@@ -150,7 +150,7 @@ def test_a_loop_that_was_stopped_does_not_disturb_the_next_one(native, module, a
 
     try:
         first.run_until_complete(begins())
-        completions = second.run_until_complete(goes_on())
+        completions = second.run_until_complete(continues())
     finally:
         first.close()
         second.close()

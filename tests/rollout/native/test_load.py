@@ -31,22 +31,13 @@ prompts = st.builds(
     st.sampled_from([1, 3, 4, 8, 16, 17, 21]),
     st.sampled_from([[], [], [], [7], [7, 9], list(range(30, 43))]),
 )
+KINDS = [{}, {"ignore_eos": True}, {"temperature": 0.7}, {"temperature": 3.0}, {"temperature": 0.0}, {"top_k": 5}]
+KINDS += [{"top_p": 0.8, "min_p": 0.05}, {"stop_token_ids": tuple(range(40, 90))}]
 samplings = st.builds(
     lambda count, seed, kind: Sampling(max_tokens=count, seed=seed, **kind),
     st.one_of(st.integers(1, 6), st.integers(1, 24)),
     st.integers(0, 5),
-    st.sampled_from(
-        [
-            {},
-            {"ignore_eos": True},
-            {"temperature": 0.7},
-            {"temperature": 3.0},
-            {"temperature": 0.0},
-            {"top_k": 5},
-            {"top_p": 0.8, "min_p": 0.05},
-            {"stop_token_ids": tuple(range(40, 90))},
-        ]
-    ),
+    st.sampled_from(KINDS),
 )
 
 
@@ -87,7 +78,7 @@ class Load(RuleBasedStateMachine):
         self.count = 0
         self.tasks = {}  # by request id: the task, the request, and the tokens its callback saw (None: it has none)
         self.cancelled = []
-        self.conversations = []  # prompts with their completions, to be gone on from
+        self.conversations = []  # prompts with their completions, to continue from
 
     @rule(prompt=prompts, sampling=samplings, watched=st.booleans(), place=st.integers(0, 3))
     def arrive(self, prompt, sampling, watched, place):
@@ -112,7 +103,7 @@ class Load(RuleBasedStateMachine):
 
     @precondition(lambda self: self.conversations)
     @rule(data=st.data(), sampling=samplings, tail=st.lists(st.integers(3, 9), min_size=1, max_size=3))
-    def go_on(self, data, sampling, tail):
+    def continue_a_conversation(self, data, sampling, tail):
         before = data.draw(st.sampled_from(self.conversations), label="conversation")
         self.arrive([*before, *tail][: self.engine.context - 1], sampling, False, 0)
 
@@ -205,7 +196,7 @@ def test_whatever_comes_and_goes(fused, examples):
 
 
 def random_load(count, seed, stems, longest, most, usual=10):
-    """Log-normal lengths; a third of the prompts are equal to others, a third go on from a common beginning."""
+    """Log-normal lengths; a third of the prompts are equal to others, a third continue a common beginning."""
     rng = np.random.default_rng(seed)
     kinds = [{}, {"temperature": 0.8}, {"temperature": 0.0}, {"top_k": 8}, {"top_p": 0.9}]
     requests = []

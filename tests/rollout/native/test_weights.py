@@ -126,7 +126,7 @@ def test_a_decoder_that_computes_something_else_fails_the_canary(native, swap_de
 
 
 def test_after_weights_that_generate_something_else_nothing_is_generated(native, swap_decoder):
-    """Where the weights were not touched, the old version goes on."""
+    """Where the weights were not touched, the old version continues."""
     module = family("qwen2")
     engine, factor = native(module), 1.1
     swap_decoder(engine, lambda decoder: lambda *args: decoder(*args) * factor)

@@ -27,14 +27,8 @@ def arguments(tmp_path, **keys):
 
 
 def test_keys_of_burnish_become_arguments(tmp_path, monkeypatch):
-    given = arguments(
-        tmp_path,
-        max_num_seqs=7,
-        max_num_batched_tokens=50,
-        enable_chunked_prefill=False,
-        enable_prefix_caching=False,
-        engine_kwargs={"sglang": {"random_seed": 3}},
-    )
+    keys = dict(max_num_seqs=7, max_num_batched_tokens=50, enable_chunked_prefill=False, enable_prefix_caching=False)
+    given = arguments(tmp_path, **keys, engine_kwargs={"sglang": {"random_seed": 3}})
     wanted = {
         "max_running_requests": 7,
         "max_prefill_tokens": 50,

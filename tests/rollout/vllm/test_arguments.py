@@ -30,19 +30,13 @@ def asked(sampling):
 
 
 def test_keys_become_arguments():
-    arguments = mapped(
-        max_num_seqs=7,
-        max_num_batched_tokens=99,
-        gpu_memory_utilization=0.3,
-        enforce_eager=True,
-        enable_prefix_caching=False,
-        free_cache_engine=False,
-        engine_kwargs={"vllm": {"block_size": 32, "seed": 4}},
-    )
+    same = dict(max_num_seqs=7, max_num_batched_tokens=99, gpu_memory_utilization=0.3, enforce_eager=True)
+    own = {"block_size": 32, "seed": 4}
+    same["enable_prefix_caching"] = False
+    arguments = mapped(**same, free_cache_engine=False, engine_kwargs={"vllm": own})
     assert arguments.items() >= {name: value for name, value in SPEC.fixed.items() if name != "model"}.items()
-    wanted = dict(model="/some/where", dtype="bfloat16", max_model_len=2048, max_num_seqs=7, max_num_batched_tokens=99)
-    wanted |= dict(gpu_memory_utilization=0.3, enforce_eager=True, enable_prefix_caching=False, tensor_parallel_size=1)
-    wanted |= dict(enable_sleep_mode=False, enable_chunked_prefill=True, block_size=32, seed=4)
+    wanted = same | own | dict(model="/some/where", dtype="bfloat16", max_model_len=2048, tensor_parallel_size=1)
+    wanted |= dict(enable_sleep_mode=False, enable_chunked_prefill=True)
     assert arguments.items() >= wanted.items()
     arguments = mapped(tensor_model_parallel_size=2)  # several workers are processes of vLLM itself
     assert (arguments["tensor_parallel_size"], arguments["distributed_executor_backend"]) == (2, "mp")
