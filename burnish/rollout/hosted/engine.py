@@ -38,7 +38,7 @@ SOCKET_CHARACTERS = 107 - 37  # of a folder with sockets whose names have 36: a 
 
 
 @dataclass(eq=False)
-class Flight(RequestState):
+class HostedState(RequestState):
     number: int = 0
     is_ended: bool = False  # by the program
     is_aborted: bool = False
@@ -74,7 +74,7 @@ class HostedEngine(Admitting):
     spec: ClassVar[EngineSpec]
     host: ClassVar[str]
     own_weights = runs_on = True
-    state_type = Flight
+    state_type = HostedState
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class HostedEngine(Admitting):
         config.save_pretrained(folder)
 
     def _start(self) -> None:
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, HostedState] = {}
         self._numbers = itertools.count(FIRST_REQUEST)
         self._has_weights = False
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ class HostedEngine(Admitting):
             )
         return super()._take_request(request, on_token)
 
-    def _enter(self, request: Flight) -> None:
+    def _enter(self, request: HostedState) -> None:
         request.number = next(self._numbers)
         self._flights[request.number] = request
         self._stats["requests"] += 1
@@ -180,12 +180,12 @@ class HostedEngine(Admitting):
         except EngineLost as error:
             raise EngineLost(f"request {request.request_id}: {error}") from error
 
-    def _leave(self, request: Flight) -> None:
+    def _leave(self, request: HostedState) -> None:
         del self._flights[request.number]
         self._stats["generated_tokens"] += len(request.token_ids)
         self._end(request)
 
-    def _end(self, flight: Flight) -> None:
+    def _end(self, flight: HostedState) -> None:
         if not flight.is_ended and self.process.lost is None:
             with suppress(EngineLost):  # whoever asks next hears of it
                 self.process.abort(flight.number)
@@ -214,7 +214,7 @@ class HostedEngine(Admitting):
         for flight in list(self._flights.values()):
             self._in_its_loop(flight, flight.fail_here, EngineLost(f"request {flight.request_id}: {reason}"))
 
-    def _in_its_loop(self, flight: Flight, function: Any, *arguments: Any) -> None:
+    def _in_its_loop(self, flight: HostedState, function: Any, *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed, so nobody awaits the request
             flight.future.get_loop().call_soon_threadsafe(function, *arguments)
 

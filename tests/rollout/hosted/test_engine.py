@@ -12,7 +12,7 @@ import pytest
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hosted.engine import HEARTBEAT_S, Flight, _short_folder, environment
+from burnish.rollout.hosted.engine import HEARTBEAT_S, HostedState, _short_folder, environment
 from burnish.rollout.hosted.keeper import members
 from burnish.rollout.hosted.process import HostedTokens
 from burnish.rollout.hosted.weights import Proof
@@ -211,7 +211,7 @@ def test_one_request_fails_alone(engine, seed, words):
 def test_a_log_prob_that_is_no_number_ends_its_request(log_prob):
     async def told():
         future = asyncio.get_running_loop().create_future()
-        request = Flight("r", [3], Sampling(), 9, frozenset(), None, future)
+        request = HostedState("r", [3], Sampling(), 9, frozenset(), None, future)
         request.take(HostedTokens([5, 6], [-1.0, log_prob], 3, None), 3)
         return await future
 
