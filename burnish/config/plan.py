@@ -115,9 +115,9 @@ def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelFacts], memory_bytes:
         size = plan_micro_batch(config, facts, room, on_gpu=on_gpu, pool=pool)
         for name in unset:
             write(config, name, size)
-    if told := [name for name in unset if counted[name]]:
-        planned = f"micro-batches of {read(config, told[0])} sequences, planned for {gib(room)} of memory"
-        notices.append(planned + _which(told, sum(counted.values())))
+    if reported := [name for name in unset if counted[name]]:
+        planned = f"micro-batches of {read(config, reported[0])} sequences, planned for {gib(room)} of memory"
+        notices.append(planned + _which(reported, sum(counted.values())))
     return notices
 
 

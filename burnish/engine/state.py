@@ -59,7 +59,7 @@ Write = Callable[[Path], object]  # fills a folder
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What this process writes in a save, if anything: as it is, or a copy, beside which training may continue."""
+    """What this process writes in a save, if anything: as it is, or a copy, while training continues."""
 
     write_model: Write | None
     files: dict[str, dict[str, Tensor]]

@@ -28,7 +28,7 @@ LEFT_BY_A_RUN = (
 )  # fmt: skip
 WRITE_DEADLINE_S = 600.0  # for samples to be written
 WRITE_HINT = "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
-BESIDE = (STATUS, STACKS)  # moved with these; alone they belong to processes of this run, which exist before it begins
+OTHERS = (STATUS, STACKS)  # moved with these; alone they belong to processes of this run, which exist before it begins
 
 
 class RunFolder:
@@ -125,7 +125,7 @@ class RunFolder:
         if self.begun:
             return
         if left := self._left_by_a_run():
-            self._move_aside(left + [path for name in BESIDE if (path := self.path / name).exists()])
+            self._move_aside(left + [path for name in OTHERS if (path := self.path / name).exists()])
         self._start()
 
     def check_inputs_stay(self, config: Any) -> None:

@@ -288,7 +288,7 @@ def test_the_recipe_of_a_run_is_that_run_and_keys_can_be_taken_back(run_again):
     assert "algorithm.kl_ctrl.kl_coef" not in again.explicit
 
 
-def test_the_recipe_of_a_run_takes_overrides_and_what_follows_from_them(run_again):
+def test_the_recipe_of_a_run_takes_overrides_and_derives_defaults_from_them(run_again):
     """None of these collides with a value that the earlier run filled in."""
     typed = "data.max_prompt_length=1024 data.train_batch_size=512 trainer.experiment_name=again ~data.val_files"
     typed += " actor_rollout_ref.model.path=other actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.clip_ratio=0.3"

@@ -280,7 +280,7 @@ def load(folder, **overrides):
     return load_causal_lm(folder, ModelConfig(override_config=overrides))
 
 
-def test_what_follows_from_a_setting_is_derived_again(tiny_model):
+def test_settings_that_depend_on_an_overridden_one_are_derived_again(tiny_model):
     ids = torch.arange(3, 40)[None]
     plain = load(tiny_model)
     assert plain.config.rope_parameters["rope_theta"] == 10000

@@ -95,7 +95,7 @@ def test_the_turns_of_an_interaction_are_rewarded(build_trainer, roomy, monkeypa
 
 
 def test_rewards_of_turns_are_discounted_back_over_the_policys_tokens_alone(begin):
-    """GAE over a response with gaps: the return at the end of turn one is what follows it, past what it was told."""
+    """GAE over a response with gaps: the return at the end of turn one is what follows it, past what it observed."""
     discount = ["algorithm.gamma=0.5", "algorithm.lam=1.0"]
     trainer = begin(*CRITIC, *discount, f"{REWARDS}=both", "actor_rollout_ref.rollout.n=1")
     batch = trainer.experience.draw(1, {})[0]
@@ -110,18 +110,18 @@ def test_rewards_of_turns_are_discounted_back_over_the_policys_tokens_alone(begi
 
 
 def one_step(trainer, spoil):
-    """A training step; with `spoil`, every column has other values where the policy was told something."""
+    """A training step; with `spoil`, every column has other values where the policy observed something."""
     batch = trainer.experience.draw(1, {})[0]
     there = batch.batch["attention_mask"][:, -batch.batch["responses"].shape[1] :].bool()
-    told = (batch.batch["response_mask"] == 0) & there
-    assert told.any(-1).all()
+    observed = (batch.batch["response_mask"] == 0) & there
+    assert observed.any(-1).all()
     noise = torch.Generator().manual_seed(0)
 
     def change(*names):
         for name in names:
             if spoil and name in batch.batch:
-                garbage = 3 * torch.randn(told.shape, generator=noise)
-                batch.batch[name] = torch.where(told, garbage, batch.batch[name])
+                garbage = 3 * torch.randn(observed.shape, generator=noise)
+                batch.batch[name] = torch.where(observed, garbage, batch.batch[name])
 
     batch = batch.union(trainer.policy.compute_log_prob(batch, trainer.credit.needs.outputs))
     if trainer.config.reads_reference:
@@ -131,7 +131,7 @@ def one_step(trainer, spoil):
     change("old_log_probs", "ref_log_prob", "values", "entropys", "rollout_log_probs")
     metrics = {}
     batch = trainer.credit(batch, metrics)
-    assert not batch.batch["advantages"][told].any(), "what it was told earns nothing"
+    assert not batch.batch["advantages"][observed].any(), "what it observed earns nothing"
     assert batch.batch["advantages"][batch.batch["response_mask"].bool()].any()
     change("advantages", "returns", "token_level_rewards")
     metrics |= trainer.describe(batch)
@@ -147,7 +147,7 @@ def differing(one, other):
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, GAE, WHITENED], ids=["grpo", "gae", "reinforce_plus_plus"])
-def test_nothing_of_what_the_policy_was_told_reaches_an_update(begin, monkeypatch, algorithm):
+def test_nothing_of_what_the_policy_observed_reaches_an_update(begin, monkeypatch, algorithm):
     """Loss, entropy, KL in loss and reward, whitening, values: all are the same whatever stands at those tokens."""
     steps, kept = [], gradients(monkeypatch)
     for name in ("plain", "spoilt"):
@@ -161,8 +161,8 @@ def test_nothing_of_what_the_policy_was_told_reaches_an_update(begin, monkeypatc
     assert metrics["actor/grad_norm"][0] > 0 and ("critic/vf_loss" in metrics) == (algorithm is GAE)
     assert algorithm is not GAE or {name for name, *_ in kept} == {"log_prob", "entropy", "values"}
     for name, gradient, sampled, there in kept:
-        told = there & ~sampled
-        assert told.any() and not gradient[told].any(), name
+        observed = there & ~sampled
+        assert observed.any() and not gradient[observed].any(), name
         assert gradient[sampled].ne(0).float().mean() > 0.9, name
 
 

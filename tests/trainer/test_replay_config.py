@@ -185,7 +185,7 @@ def test_what_the_old_log_probs_are_is_the_dumps_to_say(make):
         (f"{ACTOR}.ppo_max_token_len_per_gpu=99", f"unused: {ACTOR}.ppo_max_token_len_per_gpu"),
     ],
 )
-def test_keys_without_effect_are_told(make, caplog, key, said):
+def test_keys_without_effect_are_reported(make, caplog, key, said):
     with caplog.at_level(logging.WARNING):
         config_of(make(), [key])
     assert said in caplog.text

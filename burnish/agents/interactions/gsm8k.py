@@ -20,7 +20,7 @@ NO_NUMBER = "What follows '####' is not a number. Write '#### ' and then the fin
 NO_NUMBER_AT_ALL = "There is no number in your answer. Give the final answer in digits."
 WRONG = "Your answer is not right. Check every step of the calculation."
 WRONG_AGAIN = "That is not right either. Read the question again and see what it asks for."
-STILL_WRONG = "Still not right. Leave your earlier solution aside and solve the problem afresh, in another way."
+STILL_WRONG = "Still not right. Leave your earlier solution aside and solve the problem again, in another way."
 REPEATED = "You gave that answer before, and it is wrong."
 
 

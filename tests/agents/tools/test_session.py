@@ -210,7 +210,7 @@ def test_a_method_that_hangs_fails_in_time(make_tool, run_calls, method):
     assert log.names[-1] == ("over" if method == "release" else "release") and log.names.count("over") == 1
 
 
-def test_what_follows_from_a_failed_create_does_not_hide_it(make_tool, call):
+def test_errors_after_a_failed_create_do_not_hide_it(make_tool, call):
     log = Log()
 
     async def create(tool, instance_id):

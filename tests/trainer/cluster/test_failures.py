@@ -52,7 +52,7 @@ def check_told(text, doing, rank=1):
 
 
 @pytest.mark.ray
-def test_killed_in_an_update_it_goes_on_from_the_last_checkpoint(struck, expected):
+def test_killed_in_an_update_it_resumes_from_the_last_checkpoint(struck, expected):
     strike("update", rank=1, step=3)
     struck(2, *RUN, ONCE)
     assert STRUCK.exists() and not differences(expected, lines_of("run"))
@@ -105,7 +105,7 @@ class TestLong:
         [("update", 2, []), ("generation", 2, []), ("save", 2, []), ("publish", 3, []), ("save", 2, [ASYNC])],
         ids=["update", "generation", "save", "publish", "save-behind"],
     )
-    def test_killed_anywhere_it_goes_on_from_the_last_checkpoint(self, struck, expected, where, step, keys, rank):
+    def test_killed_anywhere_it_resumes_from_the_last_checkpoint(self, struck, expected, where, step, keys, rank):
         strike(where, rank=rank, step=step)
         struck(2, *RUN, ONCE, *keys)
         assert STRUCK.exists() and not differences(expected, lines_of("run"))
