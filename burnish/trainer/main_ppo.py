@@ -17,9 +17,9 @@ def _finish(config: PPOConfig, explicit: frozenset[str]) -> list[str]:
 
 def _train(loaded: Loaded[PPOConfig]) -> None:
     if not restart.is_finished(loaded.config):
-        from burnish.trainer.setup import run as train  # torch only once the keys are known to be right
+        from burnish.trainer import setup  # torch only once the keys are known to be right
 
-        train(loaded)
+        setup.run(loaded)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ def main(argv: list[str]) -> None:
 
 
 def _train(loaded: Loaded[RMConfig]) -> None:
+    from burnish.trainer import supervised
     from burnish.trainer.rm import Preferences  # torch only once the keys are known to be right
-    from burnish.trainer.supervised import run as train
 
-    train(loaded, Preferences)
+    supervised.run(loaded, Preferences)
 
 
 if __name__ == "__main__":

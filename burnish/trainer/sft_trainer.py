@@ -9,10 +9,10 @@ def main(argv: list[str]) -> None:
 
 
 def _train(loaded: Loaded[SFTConfig]) -> None:
+    from burnish.trainer import supervised
     from burnish.trainer.sft import NextTokens  # torch only once the keys are known to be right
-    from burnish.trainer.supervised import run as train
 
-    train(loaded, NextTokens)
+    supervised.run(loaded, NextTokens)
 
 
 if __name__ == "__main__":
