@@ -1,7 +1,7 @@
 """WorkerHost: what runs in a worker process. It holds the workers of all roles of its place and computes for them.
 
 The executor (ray/) makes it an actor. Jobs of the controller run one after another, in the order they were given out,
-on the thread `compute`; calls of peers run on the event loop, many at once, which never computes itself.
+on the thread `compute`; calls of peers run, many at once, on the event loop, which never computes itself.
 """
 
 import asyncio

@@ -52,9 +52,9 @@ def load_engine(
     choice: str = "rollout.name=",
 ) -> "RolloutEngine":
     """An engine that generates with the weights of a model folder, where nothing is trained. Its caller closes it.
-    `choice` and a name is what errors call the choice of another engine. A program is given
-    them from the CPU's memory, so that all of the GPU's is left to it, must give a fixed sequence the log-probs that
-    they give it there, and is replaced when it is lost."""
+    `choice` and a name is what errors call the choice of another engine. A program is given the weights from the CPU's
+    memory, so that all of the GPU's is left to it, must give a fixed sequence the log-probs that they give it there,
+    and is replaced when it is lost."""
     import torch
 
     from burnish.models.device import dtype_on

@@ -39,11 +39,11 @@ class EngineLoop(RolloutEngine):
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._stop_asked = asyncio.Event()  # of the thread
+        self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[Any, ...]]] = {}  # in the engine's thread
         self._lock = threading.Lock()  # for the three below, so that nothing is handed to a loop that has ended
         self._is_over = False
         self._why: str | None = None  # it is lost
         self._unanswered: set[Future[Completion]] = set()
-        self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[Any, ...]]] = {}  # in the engine's thread
         self._thread = threading.Thread(target=self._run, name="rollout-engine", daemon=True)
         self._thread.start()
 
@@ -100,6 +100,8 @@ class EngineLoop(RolloutEngine):
 
         def stand() -> None:
             self._engine.pause()
+            for reader in list(self._outbox):  # tokens of the weights before
+                self._send(reader)
             entered.set()
             left.wait()
 
@@ -127,12 +129,12 @@ class EngineLoop(RolloutEngine):
         self._hand_over(self._stop_asked.set)
         return EngineLoop(self._engine.renewed(), alongside=self._alongside)
 
-    def close(self) -> None:
-        """End what runs and the thread. Waits for the step that runs, at most `STOP_DEADLINE_S`."""
+    def close(self, seconds: float = STOP_DEADLINE_S) -> None:
+        """End what runs and the thread. Waits at most so long for the step that runs."""
         self._hand_over(self._stop_asked.set)
         with self._lock:
             self._is_over = True
-        self._thread.join(STOP_DEADLINE_S)
+        self._thread.join(seconds)
         if self._thread.is_alive():
             log.warning("the rollout engine's last step did not end within %.0f s", STOP_DEADLINE_S)
 
@@ -159,8 +161,8 @@ class EngineLoop(RolloutEngine):
         self._outbox.setdefault(reader, []).append(call)
 
     def _send(self, reader: asyncio.AbstractEventLoop) -> None:
-        calls = self._outbox.pop(reader)
-        reader.call_soon_threadsafe(lambda: [function(*arguments) for function, *arguments in calls])
+        if calls := self._outbox.pop(reader, None):
+            reader.call_soon_threadsafe(_call_each, reader, calls)
 
     def _run(self) -> None:
         try:
@@ -187,3 +189,9 @@ def is_cancelled() -> bool:
     """Whether the task that asks is being cancelled itself; else it was what it awaited."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+def _call_each(reader: asyncio.AbstractEventLoop, calls: list[tuple[Any, ...]]) -> None:
+    """In the reader's loop: each by itself, for one that fails must not harm the others."""
+    for call in calls:
+        reader.call_soon(*call)

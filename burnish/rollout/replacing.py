@@ -251,11 +251,13 @@ class ReplacingEngine(RolloutEngine):
                 with self._lock:
                     self._reasons.append(f"no new engine could be made: {type(error).__name__}: {error}")
                 continue
+            counts: dict[str, float] = {}
+            with suppress(RolloutError):  # its processes, which it would ask, have ended
+                counts = lost.stats()
             with self._lock:
                 if replacement.done():  # it is not wanted any more
                     break
-                with suppress(RolloutError):  # its processes, which it would ask, have ended
-                    self._past = _added(self._past, lost.stats())
+                self._past = _added(self._past, counts)
                 self.engine, self._replacement = engine, None
                 self.context, self.vocabulary = engine.context, engine.vocabulary
                 self._restarts += 1

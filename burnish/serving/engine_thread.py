@@ -4,6 +4,7 @@ exception.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from burnish.errors import RolloutError
@@ -46,14 +47,15 @@ class EngineThread:
             asyncio.get_running_loop().call_soon(self._engine.abort, request_id)
 
     async def stop(self) -> None:
-        """Abort what runs and end the thread. Waits for the step that runs, which cannot be interrupted."""
+        """Abort what runs and end the thread. Waits for the step that runs, at most `STOP_DEADLINE_S`."""
         if not self.alive:
             return
         self.alive = False
         self.abort()
+        deadline = time.monotonic() + STOP_DEADLINE_S
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=STOP_DEADLINE_S)
-        await asyncio.to_thread(self._engine.close)
+        await asyncio.to_thread(self._engine.close, max(deadline - time.monotonic(), 0.1))
 
     async def _generate(self, request: Request, sink: Sink) -> None:
         last: Event

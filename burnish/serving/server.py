@@ -75,12 +75,12 @@ async def run(
     """Serve a loaded model on a listening socket, until a signal or `should_exit` of the server; the exit code. `ready`
     is called with the server when it takes requests."""
     engine = EngineThread(model.engine)
-    service = ModelService(model, engine, options.model.max_num_seqs + options.max_waiting, options.api_key)
-    server = ServeServer(service, ready)
     try:
-        await server.serve(sockets=[listener])
+        service = ModelService(model, engine, options.model.max_num_seqs + options.max_waiting, options.api_key)
+        with closing(service):
+            server = ServeServer(service, ready)
+            await server.serve(sockets=[listener])
     finally:
-        service.close()
         await engine.stop()
     return 130 if server.stopped_by == signal.SIGINT else 0
 

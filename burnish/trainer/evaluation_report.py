@@ -115,23 +115,19 @@ def print_tables(evaluation: Evaluation) -> None:
     line(f"{evaluation.file}: {how_many(rows, 'row')}, {how_many(responses, 'response')}, scored by {_by(evaluation)}")
     for source in evaluation.sources:
         line("")
-        line(_heading(source))
+        fewest, most = source.responses_per_row
+        each = how_many(most, "response") if fewest == most else f"{fewest} to {most} responses"
+        lost = source.responses - source.scored
+        parts = [f"{source.name}: {how_many(source.rows, 'row')}", f"{each} each" if source.rows > 1 else each]
+        parts += [f"{lost} of {source.responses} skipped"] if lost else []
+        parts.append("no score" if source.mean is None else f"mean {source.core} {_cell(source.mean)}")
+        line(", ".join(parts))
         if source.core is not None:
             console.print(_table(source))
     line("")
     odd = [name for name, value in evaluation.metrics.items() if not math.isfinite(value)]
     if odd:
         line(f"not finite, so null in the JSON file: {how_many(len(odd), 'metric')}, the first is {odd[0]}")
-
-
-def _heading(source: SourceSummary) -> str:
-    fewest, most = source.responses_per_row
-    each = how_many(most, "response") if fewest == most else f"{fewest} to {most} responses"
-    lost = source.responses - source.scored
-    parts = [f"{source.name}: {how_many(source.rows, 'row')}", f"{each} each" if source.rows > 1 else each]
-    parts += [f"{lost} of {source.responses} skipped"] if lost else []
-    parts.append("no score" if source.mean is None else f"mean {source.core} {_cell(source.mean)}")
-    return ", ".join(parts)
 
 
 def _table(source: SourceSummary) -> Table:

@@ -112,7 +112,7 @@ class Experience:
         return {"position": self.begun[0].position if self.begun else self.position, **augmented}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.position, self.drawn = state["position"], state.get("drawn", state["position"])
+        self.position, self.drawn = state["position"], drawn_of(state)
         self.begun.clear()
         if self.augmentation.buffer is not None:
             self.augmentation.buffer.load_state_dict(state["augment"])
@@ -205,6 +205,11 @@ class Experience:
         ]
         self.position, self.drawn = positions.stop, self.drawn + size
         return rows
+
+
+def drawn_of(state: Mapping[str, Any]) -> int:
+    """How many prompts were drawn up to a saved state: without augmentation, its position in the data."""
+    return int(state.get("drawn", state["position"]))
 
 
 def training_sampling(rollout: BaseRolloutConfig) -> Sampling:

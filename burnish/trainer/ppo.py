@@ -37,7 +37,7 @@ from burnish.trainer import checkpoint
 from burnish.trainer.augment import Augmentation, make_buffer
 from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
 from burnish.trainer.credit import Credit, reward_tokens
-from burnish.trainer.experience import Experience
+from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.groups import Passes, RemoteRollouts, close_within, load_models, make_groups, write_captured
 from burnish.trainer.report import BadUpdates, batch_metrics, sample_rows, speed_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows
@@ -116,8 +116,7 @@ class PPOTrainer:
         if self.resume_from is not None:
             state = checkpoint.read_state(self.resume_from)
             checkpoint.check_same_run(self.resume_from, state["run"], self.run_facts)
-            of_prompts = state["experience"]
-            self.step, drawn = step_of(self.resume_from), of_prompts.get("drawn", of_prompts["position"])
+            self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
         prompts, refills = self.order.start(trainer.total_epochs), self.config.algorithm.filter_groups.enable
         self.end = None if trainer.total_training_steps or refills else prompts
         left = math.ceil(prompts / size) - self.step if refills else math.ceil((prompts - drawn) / size)
@@ -253,8 +252,8 @@ class PPOTrainer:
         return several or chooses or self.config.algorithm.pf_ppo.enable or self.credit.reads_old_log_probs
 
     def begin_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
-        """Begin what is read of `old_log_probs` (or take the rollout's) and the estimator's outputs, reference,
-        values."""
+        """Begin what anything reads of: `old_log_probs` with what else the estimator asked of that pass (the rollout's
+        own where it is bypassed), `ref_log_prob` and `values`."""
         passes = Passes(batch, metrics)
         if self.reads_old_log_probs() and self.config.algorithm.rollout_correction.bypass_mode:
             batch.batch["old_log_probs"] = batch.batch["rollout_log_probs"]

@@ -285,8 +285,9 @@ def _examples(config: Any, dump: Dump) -> Subject:
     return Subject(trainable, mini, loss, micro, values, torch.ones(len(mini), 1), sides=2)
 
 
-SUBJECTS: dict[str, Callable[[Any, Dump], Subject]] = {"actor": _actor, "critic": _critic}
-SUBJECTS |= {"process_reward": _process_reward, "sft": _examples, "rm": _examples}
+SUBJECTS: dict[str, Callable[[Any, Dump], Subject]] = {
+    "actor": _actor, "critic": _critic, "process_reward": _process_reward, "sft": _examples, "rm": _examples
+}  # fmt: skip
 
 
 def _columns(rows: DataProto, *names: str) -> dict[str, Tensor]:

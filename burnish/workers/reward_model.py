@@ -74,7 +74,11 @@ class ConversationReader:
             )
         # The policy's arguments are for the policy's template.
         self.renderer = ChatRenderer(self.tokenizer, arguments if self.as_they_are else None)
-        self.ends = special_ids(theirs) | _end_ids(policy.path)
+        # What ends a response: special tokens, and those that the policy's folder names, which need not be special.
+        files = [resolve_path(policy.path, weights=False) / f"{name}config.json" for name in ("", "generation_")]
+        listed = [read_json(file).get("eos_token_id") for file in files if file.is_file()]
+        of_folder = {i for ids in listed if ids is not None for i in ([ids] if isinstance(ids, int) else ids)}
+        self.ends = special_ids(theirs) | of_folder
         self.closing: list[int] = []  # all that the template writes after the text of an assistant's turn
         if self.as_they_are:
             text = self.renderer.text([QUESTION, PROBE], generation_prompt=False)
@@ -137,8 +141,10 @@ class ConversationReader:
 
     def _unended(self, response: list[int]) -> list[int]:
         """Without the tokens that ended it: by its choice among several, a policy could choose its reward."""
-        last = max((place for place, token in enumerate(response) if token not in self.ends), default=-1)
-        return response[: last + 1]
+        count = len(response)
+        while count and response[count - 1] in self.ends:
+            count -= 1
+        return response[:count]
 
     def _fitted(self, conversation: JudgedConversation) -> JudgedConversation:
         """No longer than the model reads; a problem where it has a token that the model does not know."""
@@ -217,11 +223,3 @@ def padded(conversations: Sequence[list[int]], device: Any = "cpu") -> tuple[tor
     input_ids = pad_sequence([torch.tensor(ids, dtype=torch.long) for ids in conversations], batch_first=True)
     mask = pad_sequence([torch.ones(len(ids), dtype=torch.long) for ids in conversations], batch_first=True)
     return input_ids.to(device), mask.to(device)
-
-
-def _end_ids(policy: str) -> set[int]:
-    """The tokens that the policy's folder says end a response; not all of them need be special."""
-    folder = resolve_path(policy, weights=False)
-    files = [folder / name for name in ("config.json", "generation_config.json")]
-    listed = [read_json(file).get("eos_token_id") for file in files if file.is_file()]
-    return {number for ids in listed if ids is not None for number in ([ids] if isinstance(ids, int) else ids)}

@@ -230,3 +230,35 @@ def test_caller_that_waits_for_another_times_out_and_loss_of_the_engine_is_passe
     loop.renewed().close()
     loop._thread.join(30)
     assert not loop._thread.is_alive()
+
+
+def test_a_sink_that_fails_harms_no_other(looped, nano):
+    async def main():
+        seen, trouble = [], []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(context["exception"]))
+
+        def broken(token_id, log_prob):
+            raise KeyError(token_id)
+
+        sinks = [broken, lambda token_id, log_prob: seen.append(token_id)]
+        (prompt, sampling), _ = requests(nano, count=2)
+        answers = await asyncio.gather(
+            *(looped.generate(Request(prompt, sampling, str(i)), sink) for i, sink in enumerate(sinks))
+        )
+        assert seen == answers[1].token_ids, "all of them, before the answer"
+        assert [type(error) for error in trouble] == [KeyError] * len(answers[0].token_ids)
+
+    asyncio.run(main())
+
+
+def test_tokens_on_their_way_arrive_before_a_change_of_weights(looped, native, monkeypatch):
+    order, publish = [], native.publish
+    monkeypatch.setattr(native, "publish", lambda *args: (order.append("published"), publish(*args)))
+    monkeypatch.setattr(native, "pause", lambda: looped._post(Reader, order.append, "token"))
+
+    class Reader:
+        call_soon_threadsafe = staticmethod(lambda function, *args: function(*args))
+        call_soon = staticmethod(lambda function, *args: function(*args))
+
+    looped.publish(None, 1)
+    assert order == ["token", "published"]

@@ -68,9 +68,11 @@ def _without_thoughts(text: str) -> str:
 
 
 def _call(name: str, arguments: str) -> ToolCall | str:
+    if not name:
+        return "there is no name after to=functions."
     try:
         read_json(arguments)
     except ValueError as error:
-        if name and "deep" in str(error):
+        if "deep" in str(error):
             return f"the arguments are {error}"
-    return ToolCall(name, arguments) if name else "there is no name after to=functions."
+    return ToolCall(name, arguments)

@@ -146,16 +146,16 @@ class LeftPaddedBatch:
         out = self.module(
             input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **where, **self._last_logits_only
         )
-        cache = getattr(out, "past_key_values", None)
-        layers = getattr(cache, "layers", None)
+        after = getattr(out, "past_key_values", None)
+        layers = getattr(after, "layers", None)
         # Anything but keys and values per token cannot be left-padded and cut by rows.
         if not layers or any(type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
-            kind = sorted({type(layer).__name__ for layer in layers}) if layers else type(cache).__name__
+            kind = sorted({type(layer).__name__ for layer in layers}) if layers else type(after).__name__
             raise NotAvailable(
                 f"rollout with the cache of {type(self.module).__name__} ({kind})",
                 "Use a decoder with an ordinary key-value cache",
             )
-        return out.logits[:, -1], cache
+        return out.logits[:, -1], after
 
 
 class HFEngine(InProcessEngine):
@@ -220,7 +220,11 @@ class HFEngine(InProcessEngine):
             while batches:
                 await asyncio.sleep(0)
                 if self._joins:
-                    batches = self._let_in(batches)
+                    batches = [batch for batch in batches if batch.live]
+                    if all(batch.joinable for batch in batches):  # with those that waited, where that wastes little
+                        batches += self._begin(self.max_num_seqs - sum(len(batch.live) for batch in batches))
+                        groups = grouped((batch for batch in batches if batch.live), lambda batch: batch.live)
+                        batches = [self._joined(group) for group in groups]
                 for batch in batches:
                     self._step(batch)
                 batches = [batch for batch in batches if batch.rows]
@@ -231,15 +235,6 @@ class HFEngine(InProcessEngine):
         requests, self._waiting = ready[:room], ready[room:]
         groups = grouped(requests, lambda request: [request]) if self._joins else [requests]
         return [self._start(group) for group in groups if group]
-
-    def _let_in(self, batches: list[LeftPaddedBatch]) -> list[LeftPaddedBatch]:
-        """The batches with those that waited, joined where that wastes little."""
-        batches = [batch for batch in batches if batch.live]
-        if not all(batch.joinable for batch in batches):
-            return batches
-        batches += self._begin(self.max_num_seqs - sum(len(batch.live) for batch in batches))
-        groups = grouped((batch for batch in batches if batch.live), lambda batch: batch.live)
-        return [self._joined(group) for group in groups]
 
     def _start(self, requests: list[RequestState]) -> LeftPaddedBatch:
         """A separate batch, one step old: their prompts are read and their first tokens sampled."""
@@ -295,4 +290,5 @@ def grouped(items: Iterable[T], rows: Callable[[T], list[RequestState]]) -> list
 
 
 def _widened(tensor: Tensor, width: int, dim: int) -> Tensor:
-    return F.pad(tensor, [*[0, 0] * (tensor.ndim - 1 - dim), width - tensor.shape[dim], 0])
+    missing = width - tensor.shape[dim]
+    return F.pad(tensor, [*[0, 0] * (tensor.ndim - 1 - dim), missing, 0]) if missing else tensor

@@ -162,7 +162,8 @@ class NativeEngine(InProcessEngine):
         if request is None or request.done:
             return
         if self._landing:  # by a callback: others have yet to get their tokens of this step
-            return self._aborts.append(request_id)
+            self._aborts.append(request_id)
+            return
         self._counts["aborted"] += 1
         sequence = self._sequences[request]
         self._answer(sequence, "abort", None)
@@ -383,15 +384,12 @@ class NativeEngine(InProcessEngine):
     def _give_back(self) -> None:
         """The KV pool and the graphs, unless a step may still write there: one that hangs, or runs on the device."""
         self._broken = self._broken or Stuck("a new engine takes its place")  # it steps no more
-        if self._stepping or not self._is_idle():
+        is_idle = self.device.type != "cuda" or (self._stream or torch.cuda.default_stream(self.device)).query()
+        if self._stepping or not is_idle:
             log.warning("a step of the lost rollout engine may still be running: its KV pool is not freed")
             return
         self.runner.forget_graphs()
         self.pool.release()
-
-    def _is_idle(self) -> bool:
-        """Whether the device has done all that was handed to it."""
-        return self.device.type != "cuda" or (self._stream or torch.cuda.default_stream(self.device)).query()
 
     def _land_all(self) -> None:
         """Steps of requests that were aborted may still be running."""

@@ -12,8 +12,10 @@ GIB = 2**30
 KV_GIB = (1, 4)  # of keys and values on a CPU, at least and at most
 SPARE = 256  # tokens of a sequence: two of vLLM's blocks, of which it begins one and keeps one for itself
 # Keys of `rollout` that vLLM calls the same.
-SAME_NAMES: tuple[str, ...] = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
-SAME_NAMES += ("gpu_memory_utilization", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill")
+SAME_NAMES = (
+    "dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "gpu_memory_utilization", "enforce_eager", "enable_prefix_caching", "enable_chunked_prefill",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
