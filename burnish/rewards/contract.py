@@ -92,8 +92,8 @@ def checked_result(value: Any, label: str = "the reward function") -> dict[str, 
         return {"score": _number(value, f"{label} returned"), "info": {}}
     if "score" not in value:
         raise BadResult(f'{label} returned a dict without "score" (keys: {sorted(map(str, value))}); {_NEEDED}')
-    info = {str(key): plain(item) for key, item in value.items() if key != "score"}
-    return {"score": _number(value["score"], f'{label} returned "score":'), "info": info}
+    score = _number(value["score"], f'{label} returned "score":')
+    return {"score": score, "info": {str(key): plain(item) for key, item in value.items() if key != "score"}}
 
 
 def checked_results(value: Any, count: int, label: str) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")  # models that
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """What the user says; None where the folder decides."""
+    """What the user says, or what is known of a family of encoders; None where that leaves it open."""
 
     folder: Path | None = None
     pooling: Pooling | None = None

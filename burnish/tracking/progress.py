@@ -22,7 +22,8 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self.console.is_terminal and not self.console.is_dumb_terminal:
-            what, note = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[note]"))
+            what = TextColumn("{task.description}", markup=False)
+            note = TextColumn("{task.fields[note]}", markup=False)
             columns = (what, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
             self._bar = RichProgress(*columns, console=self.console)
             self._task = self._bar.add_task(self.what, total=self.total, completed=self.done, note=self.unit)

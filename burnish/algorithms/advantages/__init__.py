@@ -1,6 +1,6 @@
 """Advantage estimators (`algorithm.adv_estimator`): an `AdvantageInputs` in, advantages and returns (B, R) out.
 
-An estimator is one function in one short file; docs/extending.md shows one. What it declares as `needs` is what the run
+An estimator is one short function; docs/extending.md shows one. What it declares as `needs` is what the run
 around it provides. This module imports no torch.
 """
 

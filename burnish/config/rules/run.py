@@ -39,7 +39,7 @@ def rows(config: PPOConfig, given: Given) -> None:
         if len(weights) != files:
             raise ConfigError(f"data.dataset_weights has {len(weights)} weights for {files} files; give one for each")
         if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
-            raise ConfigError(f"data.dataset_weights={weights}: weights are at least 0 and not all 0")
+            raise ConfigError(f"data.dataset_weights={weights}: weights are finite, at least 0 and not all 0")
     if not data.augment.enable:
         for name in sorted({*given.below("data.augment")} - {"data.augment.enable"}):
             given.say(f"{name} has no effect, because data.augment.enable is false")

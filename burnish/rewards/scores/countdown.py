@@ -107,7 +107,7 @@ def solve(numbers: list[int], target: int) -> str | None:
         if subset not in ways:
             ways[subset] = {value: text for pair in _splits(subset, ways) for value, text in _joined(*pair)}
     made = (one for pair in _splits(whole, ways) for one in _joined(*pair))
-    return next((text for value, text in made if value == target), None)
+    return next((text[1:-1] for value, text in made if value == target), None)
 
 
 def _splits(subset: int, ways: dict[int, Ways]) -> Iterator[tuple[Ways, Ways]]:

@@ -142,19 +142,20 @@ def count_searches(text: str) -> int | None:
 
 def gold_answers(ground_truth: Any) -> list[str]:
     """The right answers: `{"target": …}` or the target itself, one text or several."""
-    target, where = ground_truth, f"reward_model.ground_truth={ground_truth!r}"
+    where, target = "reward_model.ground_truth", ground_truth
     if isinstance(target, Mapping):
         if target.get("target") is None:
-            raise ValueError(f"{where}: it has no 'target', which is what qa_em reads")
+            raise ValueError(f"{where}={ground_truth!r}: it has no 'target', which is what qa_em reads")
         target = target["target"]
     target = unboxed(target)  # tables hold lists as arrays
     several = target if isinstance(target, Sequence) and not isinstance(target, str | bytes) else [target]
     if any(isinstance(one, bool) or not isinstance(one, str | numbers.Integral) for one in several):
         example = '{"target": ["Paris", "City of Paris"]}'
-        raise ValueError(f"{where}: qa_em needs the right answer as text, or a list of texts ({example})")
+        problem = f"qa_em needs the right answer as text, or a list of texts ({example})"
+        raise ValueError(f"{where}={ground_truth!r}: {problem}")
     answers = [text for one in several if (text := str(one).strip())]
     if not answers:
-        raise ValueError(f"{where}: no right answer in it; qa_em needs one with text")
+        raise ValueError(f"{where}={ground_truth!r}: no right answer in it; qa_em needs one with text")
     return answers
 
 

@@ -1,4 +1,4 @@
-"""`GUARDS`: task → function (answer, entry), asked before a verifier of reasoning-gym (0.1.25) is; False: no point.
+"""`GUARDS`: task → function (answer, entry), asked before a verifier of reasoning-gym (0.1.25) is; False: scores 0.
 
 - Some verifiers run the answer as Python (`eval`, or sympy's parser, which is the same): only literals, sums and plain
   formulas are handed to those, of the row's own texts too;
