@@ -12,7 +12,6 @@ kept, in weights and in metrics: it is an engine's error, and not to be trained 
 `correct` does to a whole batch what `algorithm.rollout_correction` asks for, on the controller and before there is a
 loss. `in_the_loss` does it inside the update, with `bypass_mode`: there the rollout's log-probs stand for the old ones,
 the pass that would compute those is saved, and x is the gap of the policy as it is being updated.
-
 Rejected tokens keep their weight, which no loss reads.
 
 How we differ from the usual implementation:

@@ -5,7 +5,6 @@
 
 π_φ is a language model trained on L along with the policy, π_φ0 the same model as it was at the start. The outcome is a
 number in [0, 1], one per sequence. Each term of the sum says how much its token did for it.
-
 Keys: `process_reward.*`. The estimator that reads the rewards is `advantages/prime.py`.
 Cui et al., "Process Reinforcement through Implicit Rewards" (PRIME, 2025, arXiv:2502.01456).
 

@@ -12,7 +12,6 @@ the N samples that have policy tokens, with Ā_i and ρ̄_i the means of a sampl
     variance_proxy/proxy3_pure_noise        (proxy2 - proxy1) / (N - 1), the variance of the mean gradient
     variance_proxy/expected_a_squared       mean_i Ā_i²
     variance_proxy/expected_w               mean_i Σ_t ρ_t² w_t
-
 Paper: The Optimal Token Baseline (Li et al. 2026, arXiv:2602.07078).
 
 How we differ: samples without a policy token are not counted; w is kept from falling below 0, where float32 puts it

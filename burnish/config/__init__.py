@@ -11,7 +11,6 @@
     checks.py    files and model against the configuration
     plan.py      the arithmetic of a step and micro-batches that fit; memory.py estimates what a run takes, passes.py
                  what a pass through a model does
-
 No file here imports torch; Hydra is imported by the functions that call it.
 """
 

@@ -12,7 +12,6 @@ Of s processes that share a model by FSDP2 each has 1/s of what is trained, in f
 rest in w; in a pass, gathered, the weights of two layers (three with `forward_prefetch`, all without resharding) and of
 what is outside the layers, with a layer's gradients; and a whole replica for the rollout engine, w·P, which one
 process that runs ahead has too. Roles on different pools never share a device.
-
 All but the first take turns, and so do the models: the peak is what is always there plus the largest turn. What is
 offloaded is there only in the turns that use it. Sizes come in by the key of the model, as `PPOConfig.models` has them.
 """

@@ -12,7 +12,6 @@ With raw logits r = states @ weight.T + bias, factor = scale / temperature and c
 and with upstream gradients g1, g2 and g3 of the three, δ being 1 at the target and 0 elsewhere:
 
     dz = g1 (δ - p) - g2 p (l + entropy) + 2 g3 p (p - sum_pi_squared)     dr = factor * dz * (1 - (z / cap)²)
-
 On a GPU the two passes over a chunk are Triton kernels; elsewhere they are the torch functions below.
 """
 

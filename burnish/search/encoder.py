@@ -176,10 +176,7 @@ def store(source: Path, target: Path) -> dict[str, Checksum]:
     with writing(target, SafetensorError):
         unfinished.mkdir(parents=True)
         model.save_pretrained(unfinished)
-        try:
-            tokenizer.save_pretrained(unfinished)
-        except Exception as error:  # a plain one is what the package tokenizers raises where it cannot write
-            raise OSError(str(error)) from error
+        _save_tokenizer(tokenizer, unfinished)
         for path in unfinished.iterdir():
             if not path.is_file() or not re.fullmatch(ENCODER_FILE, path.name):
                 raise NotAvailable(f"an encoder with a file such as {path.name} ({source})", "Take another one")
@@ -189,3 +186,10 @@ def store(source: Path, target: Path) -> dict[str, Checksum]:
         unfinished.rename(target)
         sync(target.parent)
         return {path.name: sum_of(path) for path in sorted(target.iterdir())}
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:  # a plain one is what the package tokenizers raises where it cannot write
+        raise OSError(str(error)) from error

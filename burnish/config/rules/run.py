@@ -27,8 +27,7 @@ def require(config: Any, examples: Mapping[str, str]) -> None:
         raise ConfigError(f"{' and '.join(missing)} must be set, for example {shown}")
     for name, known in keys_of(type(config)).items():
         if known.about.path and (value := read(config, name)):
-            expand = os.path.expanduser
-            write(config, name, [expand(one) for one in value] if isinstance(value, list) else expand(value))
+            write(config, name, [*map(os.path.expanduser, value)] if isinstance(value, list) else os.path.expanduser(value))
 
 
 def rows(config: PPOConfig, given: Given) -> None:

@@ -81,6 +81,7 @@ def start_ray(address: str, cpus: int) -> None:
     except (OSError, ValueError) as error:
         raise _nothing_at(address, error) from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user says so
+    os.environ.setdefault("RAY_worker_register_timeout_seconds", "600")  # Ray kills slower ones, again and again
     # Ray starts as many idle processes as it has CPUs, so it gets no more than the run needs.
     # Its dashboard comes with ray[default], which brings aiohttp_cors.
     own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": find_spec("aiohttp_cors") is not None}

@@ -384,12 +384,15 @@ class NativeEngine(InProcessEngine):
     def _give_back(self) -> None:
         """The KV pool and the graphs, unless a step may still write there: one that hangs, or runs on the device."""
         self._broken = self._broken or Stuck("a new engine takes its place")  # it steps no more
-        is_idle = self.device.type != "cuda" or (self._stream or torch.cuda.default_stream(self.device)).query()
-        if self._stepping or not is_idle:
+        if self._stepping or not self._is_idle():
             log.warning("a step of the lost rollout engine may still be running: its KV pool is not freed")
             return
         self.runner.forget_graphs()
         self.pool.release()
+
+    def _is_idle(self) -> bool:
+        """Whether the device has done all that was handed to it."""
+        return self.device.type != "cuda" or (self._stream or torch.cuda.default_stream(self.device)).query()
 
     def _land_all(self) -> None:
         """Steps of requests that were aborted may still be running."""
