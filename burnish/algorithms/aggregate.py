@@ -9,7 +9,6 @@
 Every mode is a sum over the micro-batch divided by counts of the whole mini-batch, over all micro-batches and devices.
 So the parts add up: cutting a mini-batch in any way gives the same loss and the same gradient. A backend that averages
 gradients over devices must undo that by multiplying with their number; nothing here knows how many there are.
-
 How we differ from the usual implementation: `seq-mean-token-sum-norm` divides by `max_response_length` (or
 `loss_scale_factor`), never by a tensor's width, which would change with the batch; a NaN outside the mask leaks in no
 mode; a mini-batch without policy tokens has loss 0, not NaN.

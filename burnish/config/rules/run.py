@@ -27,7 +27,8 @@ def require(config: Any, examples: Mapping[str, str]) -> None:
         raise ConfigError(f"{' and '.join(missing)} must be set, for example {shown}")
     for name, known in keys_of(type(config)).items():
         if known.about.path and (value := read(config, name)):
-            write(config, name, [*map(os.path.expanduser, value)] if isinstance(value, list) else os.path.expanduser(value))
+            expand = os.path.expanduser
+            write(config, name, [expand(one) for one in value] if isinstance(value, list) else expand(value))
 
 
 def rows(config: PPOConfig, given: Given) -> None:
