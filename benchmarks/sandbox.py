@@ -39,7 +39,7 @@ def main() -> None:
 async def measure(runs: int, parallel: int, rounds: int) -> dict[str, dict[str, float]]:
     sandbox = LocalSandbox()
     begin = time.perf_counter()
-    if reason := await sandbox.why_not():
+    if reason := await sandbox.unavailable_reason():
         raise SystemExit(reason)
     print(f"the first program, with the start of its supervisor: {(time.perf_counter() - begin) * 1000:.0f} ms")
 

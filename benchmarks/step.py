@@ -4,13 +4,13 @@ Trains a random-weight model of a given shape on made-up prompts with a trivial 
 `burnish ppo`. Prints a table (medians over the steps after the first) and one JSON line to keep; progress goes to
 stderr. Speed does not depend on what the weights are, so nothing is downloaded.
 
-    python benchmarks/step.py --quickstart --beside                          # the quickstart's job, on this CPU
+    python benchmarks/step.py --quickstart --baseline                          # the quickstart's job, on this CPU
     python benchmarks/step.py --shape qwen2.5-0.5b --prompts 64 --n 8 --tokens 512 --steps 4 --kl \\
         actor_rollout_ref.model.dtype=bfloat16                               # a GPU
 
 With `trainer.executor=ray` the workers are other processes: memory and rates that are measured inside are left out.
 
-`--beside` runs the job again the simple way: padded rows through transformers' own modules, and whole logits. Phases
+`--baseline` runs the job again the simple way: padded rows through transformers' own modules, and whole logits. Phases
 that have no part in that, such as gen, show how even the machine was. Runs have a process each, and so has the making
 of the model, whose time does not count.
 
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--kl", action="store_true", help="with a reference model and a KL term of 0.001 in the loss")
     parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train adapters of this rank alone")
     parser.add_argument("--quickstart", action="store_true", help="the job of `burnish quickstart`, with its own shape")
-    parser.add_argument("--beside", action="store_true", help="the same job the simple way too, and the ratios")
+    parser.add_argument("--baseline", action="store_true", help="the same job the simple way too, and the ratios")
     parser.add_argument("overrides", nargs="*", help="further keys, as for burnish ppo")
     options = parser.parse_intermixed_args()
     if min(options.prompts, options.n, options.tokens) < 1 or options.steps < 2:
@@ -93,8 +93,8 @@ def main() -> None:
     pick_device(options.device, key="--device")
     if options.quickstart:
         options.shape, options.prompts, options.n, options.tokens, options.device = "quickstart", 16, 8, 64, "cpu"
-    if options.beside:
-        arguments = [argument for argument in sys.argv[1:] if argument != "--beside"]
+    if options.baseline:
+        arguments = [argument for argument in sys.argv[1:] if argument != "--baseline"]
         print_table(run_alone("packed and fused", arguments), run_alone("the simple way", [*arguments, *SIMPLE]))
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -189,12 +189,12 @@ def watch_steps(trainer: PPOTrainer, steps: int) -> list[float]:
     """Tells of every step, and notes when it ended, in seconds after the command."""
     ends, log = [], trainer.tracker.log
 
-    def log_and_tell(metrics: dict[str, float], step: int) -> None:
+    def log_and_print(metrics: dict[str, float], step: int) -> None:
         ends.append(alive())
         log(metrics, step)
         progress(f"  step {step} of {steps}: {metrics['timing_s/step']:.2f} s")
 
-    trainer.tracker.log = log_and_tell  # type: ignore[method-assign, assignment]
+    trainer.tracker.log = log_and_print  # type: ignore[method-assign, assignment]
     return ends
 
 

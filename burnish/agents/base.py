@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.server import ServerManager, Transcript
-from burnish.agents.targets import load_beside, read_yaml
+from burnish.agents.targets import load_from_folder, read_yaml
 from burnish.config.rollout import AgentConfig
 from burnish.data.chat import ChatRenderer, Message, truncate
 from burnish.errors import AgentError, ConfigError, DataError
@@ -144,7 +144,7 @@ def _load_entry(entry: Any, position: int, file: Path) -> tuple[str, Callable[..
     name, target = entry["name"], entry.get("_target_")
     if not isinstance(target, str):
         raise ConfigError(f"{where} ({name}): _target_ is missing; write package.module.Class or file.py:Class")
-    cls = load_beside(target, file.parent, f"{where} ({name}): _target_")
+    cls = load_from_folder(target, file.parent, f"{where} ({name}): _target_")
     try:
         register_agent_loop(name, cls)
     except AgentError as error:

@@ -119,7 +119,7 @@ class AgentCheck:
 
     def _check_programs(self, python: PythonTool) -> None:
         """Programs can be run, and a tool call lasts longer than one may."""
-        if reason := run_to_end(python.why_not()):
+        if reason := run_to_end(python.unavailable_reason()):
             raise ConfigError(f"the tool python runs programs, and none can be run: {reason}")
         call, program = self.settings.multi_turn.tool_timeout, self.settings.sandbox
         if call <= program.timeout:

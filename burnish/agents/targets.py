@@ -20,7 +20,7 @@ def read_yaml(path: str | Path, key: str) -> Any:
         raise ConfigError(f"{key}={path}: cannot be read ({error})") from error
 
 
-def load_beside(target: str, folder: Path, key: str) -> Any:
+def load_from_folder(target: str, folder: Path, key: str) -> Any:
     """The callable that a YAML file in `folder` names; `key` says where in it."""
     file, colon, name = target.rpartition(":")
     if not file.endswith(".py"):

@@ -37,7 +37,7 @@ class Loaded(Generic[Config]):
     def explicit(self) -> frozenset[str]:
         return frozenset(self.given)
 
-    def tell(self) -> None:
+    def log_notices(self) -> None:
         """Print what was renamed, switched on, planned, or has no effect."""
         for notice in self.notices:
             log.info("%s", notice)

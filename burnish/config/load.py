@@ -67,7 +67,7 @@ def run(
     code = 0
     for loaded in jobs:
         if loaded.flags.print_config:
-            loaded.tell()
+            loaded.log_notices()
             print(to_yaml(loaded.config), end="")
         else:
             code = max(code, task(loaded) or 0)

@@ -38,12 +38,12 @@ class WorkerReply(NamedTuple):
     failure: Carried | None = None
     records: Sequence[dict[str, Any]] = ()
 
-    def value(self, what: str = "a call", tell: Callable[[int, torch.Tensor], None] | None = None) -> Any:
-        """The result of `what`, or the failure raised; `tell` as in `unpack`."""
+    def value(self, what: str = "a call", on_tensor: Callable[[int, torch.Tensor], None] | None = None) -> Any:
+        """The result of `what`, or the failure raised; `on_tensor` as in `unpack`."""
         if self.failure is not None:
             raise restore(self.failure)
         try:
-            return unpack(self.skeleton, self.memory, tell)
+            return unpack(self.skeleton, self.memory, on_tensor)
         except Exception as error:
             raise WorkerError(f"the result of {what} cannot be read here: {type(error).__name__}: {error}") from error
 

@@ -51,10 +51,10 @@ def pack(value: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> PackedCo
 
 
 def unpack(
-    skeleton: bytes, memory: Sequence[np.ndarray], tell: Callable[[int, torch.Tensor], None] | None = None
+    skeleton: bytes, memory: Sequence[np.ndarray], on_tensor: Callable[[int, torch.Tensor], None] | None = None
 ) -> Any:
-    """The value again; its tensors use `memory`, the `flat` arrays in the order of `PackedColumns.tensors`. `tell` is
-    called with the number of each array and the tensor made of it."""
+    """The value again; its tensors use `memory`, the `flat` arrays in the order of `PackedColumns.tensors`.
+    `on_tensor` is called with the number of each array and the tensor made of it."""
     made: dict[int, torch.Tensor] = {}
 
     class Joining(pickle.Unpickler):
@@ -62,8 +62,8 @@ def unpack(
             number, dtype, shape = mark
             if number not in made:
                 made[number] = _tensor(memory[number], dtype, shape)
-                if tell is not None:
-                    tell(number, made[number])
+                if on_tensor is not None:
+                    on_tensor(number, made[number])
             return made[number]
 
     return Joining(io.BytesIO(skeleton)).load()

@@ -89,7 +89,7 @@ class Mesh:
         return dist.get_rank() // self.ulysses_size
 
     @property
-    def speaks(self) -> bool:
+    def reports_rows(self) -> bool:
         """Whether this process reports the results of its rows; of those that share sequences, one does."""
         return self.ulysses is None or dist.get_rank(self.ulysses) == 0
 

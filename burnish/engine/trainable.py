@@ -62,7 +62,7 @@ def infer_rows(
             for name, part in function(rows).items():
                 if name not in whole:
                     whole[name] = torch.zeros(len(lengths), *part.shape[1:], dtype=part.dtype)
-                if counts and (mesh is None or mesh.speaks):
+                if counts and (mesh is None or mesh.reports_rows):
                     whole[name][rows] = part.cpu()
     if mesh is None:
         return whole
@@ -141,7 +141,7 @@ class Trainable:
             if counts:
                 parts.append({**metrics, "loss": part_of_sum(loss)})
         if self.mesh is not None:
-            mine = [on_cpu(part) for part in parts] if self.mesh.speaks else []
+            mine = [on_cpu(part) for part in parts] if self.mesh.reports_rows else []
             parts = [part for of_one in self.mesh.gather(mine) for part in of_one]
         return merge(parts)
 

@@ -171,7 +171,7 @@ class Scoring:
         """Why this machine, or the server that `reward_model.sandbox` names, cannot run programs, with the fix."""
         from burnish.sandbox import open_sandbox  # a run without programs needs none of it
 
-        return run_to_end(open_sandbox(self._rules.sandbox).why_not())
+        return run_to_end(open_sandbox(self._rules.sandbox).unavailable_reason())
 
     def runs_programs(self, row: Mapping[str, Any]) -> bool:
         """Whether a response to this row, which can be scored, is run in the sandbox."""

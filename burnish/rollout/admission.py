@@ -54,7 +54,7 @@ class RequestState:
             self.finish("length", None, version)
 
     def noticed(self, token_id: int, log_prob: float) -> str | int | None:
-        """Tell the caller of a token; what it ends the request by, if it does."""
+        """Pass a token to the caller; returns the stop that ends the request, if one does."""
         if self.on_token is not None:
             self.on_token(token_id, log_prob)
         found = self.matcher.push(token_id) if self.matcher else None

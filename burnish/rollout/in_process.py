@@ -91,7 +91,7 @@ class InProcessEngine(Admitting):
         if self._driver is None or self._driver.done():
             self._drivers += 1
             self._driver = loop.create_task(self._drive(self._drivers), name=f"{self.name}-rollout-driver")
-            self._driver.add_done_callback(_told)
+            self._driver.add_done_callback(_log_error)
 
     async def _settle(self) -> None:
         quiet, seen = 0, -1
@@ -213,7 +213,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             module.train()
 
 
-def _told(driver: "asyncio.Task[None]") -> None:
+def _log_error(driver: "asyncio.Task[None]") -> None:
     """Errors of steps reach the callers. An interrupt rises from the loop too; other ends of a driver are logged."""
     error = None if driver.cancelled() else driver.exception()
     if isinstance(error, Exception):

@@ -73,7 +73,7 @@ class Sandbox(Protocol):
         """Never raises for what a program does. Cancelling it ends the program with everything it started."""
         ...
 
-    async def why_not(self) -> str | None:
+    async def unavailable_reason(self) -> str | None:
         """Why programs cannot be run, with the fix, or None; asked before a run starts."""
         ...
 

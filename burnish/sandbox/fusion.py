@@ -53,7 +53,7 @@ class FusionSandbox:
             self._clients[loop] = self._new_client()
         return await self._try(self._clients[loop], program, limits)
 
-    async def why_not(self) -> str | None:
+    async def unavailable_reason(self) -> str | None:
         async with self._new_client() as client:
             outcome = await self._try(client, Program(f"print({HELLO!r})"), Limits())
         if outcome.status == "failed":

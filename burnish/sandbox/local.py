@@ -69,7 +69,7 @@ class LocalSandbox:
             return failure
         return await self._run(program, limits, isolated=failure is None)
 
-    async def why_not(self) -> str | None:
+    async def unavailable_reason(self) -> str | None:
         failure = await self._failure()
         if failure is None or (failure.refused and self._allow_unsafe and sys.platform == "linux"):
             return None

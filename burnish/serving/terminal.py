@@ -46,20 +46,20 @@ def chat(options: ModelOptions, sampling: Sampling, seed: int | None, system: st
     session = ChatSession(model, ChatHistory(system), sampling, secrets.randbits(63) if seed is None else seed)
     with contextlib.closing(model.engine), asyncio.Runner() as runner:
         if interactive:
-            tell(f"{model.facts()}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
+            print_notice(f"{model.facts()}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
         for line in lines(interactive):
             try:
                 command, text = split(line)
                 if command == "/exit":
                     break
                 if command:
-                    tell(obey(command, text, session.conversation))
+                    print_notice(obey(command, text, session.conversation))
                 elif text.strip() and runner.run(session.turn(text)).finish_reason == "abort" and not interactive:
                     raise KeyboardInterrupt
             except (BurnishError, KeyboardInterrupt) as error:
                 if not interactive:
                     raise
-                tell(str(error) or "stopped")
+                print_notice(str(error) or "stopped")
     return 0
 
 
@@ -144,15 +144,15 @@ class ChatSession:
             )
         shown.end(stream.finish(completion.stop))
         if completion.finish_reason == "abort" and not shown.text:
-            tell("stopped before the first word; the question is dropped")
+            print_notice("stopped before the first word; the question is dropped")
             return completion
         self.conversation.add(question, shown.text)
         if completion.finish_reason == "abort":
-            tell("stopped; the part that was written stays in the conversation")
+            print_notice("stopped; the part that was written stays in the conversation")
         elif completion.finish_reason == "length":
             limited = len(completion.token_ids) == self.sampling.max_tokens
             full = f"the context of {self.model.context} tokens is full; /reset begins again"
-            tell(f"cut off: {'--max-tokens' if limited else full}")
+            print_notice(f"cut off: {'--max-tokens' if limited else full}")
         return completion
 
 
@@ -194,12 +194,12 @@ def lines(interactive: bool) -> Iterator[str]:
         try:
             yield input(PROMPT)
         except EOFError:
-            tell("")
+            print_notice("")
             return
         except UnicodeDecodeError:
-            tell("that was not UTF-8")
+            print_notice("that was not UTF-8")
         except KeyboardInterrupt:
-            tell("\nCtrl-D or /exit leaves")
+            print_notice("\nCtrl-D or /exit leaves")
 
 
 @contextlib.contextmanager
@@ -215,6 +215,6 @@ def on_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def tell(text: str) -> None:
+def print_notice(text: str) -> None:
     """A message that is not part of the conversation."""
     print(text, file=sys.stderr, flush=True)

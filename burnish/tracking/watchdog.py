@@ -40,7 +40,7 @@ KEPT = 20  # dumps of a process
 EXIT_CODE = 3
 STATUS, STACKS = "status", "stacks"
 EARLY = ".starting"  # ends the name of a status
-VARIABLE, REPORT_ONLY = "BURNISH_WATCHDOG", "tell"
+VARIABLE, REPORT_ONLY = "BURNISH_WATCHDOG", "report"
 
 log = logging.getLogger(__name__)
 

@@ -50,7 +50,7 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     writable_folder(output.parent, "data.output_path")
     if config.data.scored_path:
         writable_folder(Path(config.data.scored_path).parent, "data.scored_path")
-    loaded.tell()
+    loaded.log_notices()
     custom, rules = config.custom_reward_function, config.reward_model
     with closing(Scoring.from_config(custom, config.reward, rules, config.data.data_source_key)) as scoring:
         scoring.validate()

@@ -99,7 +99,7 @@ class GenerationJob:
 def generate(loaded: Loaded[GenerationConfig]) -> None:
     """One job of `burnish generate`; its keys are checked, and all else that can be before a model is loaded."""
     config = loaded.config
-    loaded.tell()
+    loaded.log_notices()
     with _keys_of_this_command(), terminated_as_interrupted():
         pick_device(config.trainer.device)  # a missing GPU is reported before anything is read
         check_context(config)

@@ -65,7 +65,7 @@ def config_of(dump: Dump, overrides: Sequence[str]) -> Any:
     kept = {name: value for name, value in values.items() if not _is_foreign(known[name], value)}
     for name, value in (kept | _weights(dump, values, asked, models[role]) | asked.given).items():
         write(config, name, value)
-    asked.tell()
+    asked.log_notices()
     reads = tuple(f"{part}." for part in (*READ[role], *BY_ALL))
     read = [name for name in asked.given if f"{name}.".startswith(reads) and not set(name.split(".")) & set(OF_STEPS)]
     given = Given(frozenset(read))

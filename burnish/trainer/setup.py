@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 def run(loaded: Loaded[PPOConfig]) -> None:
     config = loaded.config
     rows, facts = check(loaded)
-    loaded.tell()
+    loaded.log_notices()
     if loaded.flags.plan:
         print(plan_table(plan_numbers(config, rows, facts, needs_of(config), device_memory(config.trainer.device))))
         return

@@ -213,7 +213,7 @@ def make_trainable(objective: Objective[Config, Example], total_steps: int) -> T
 def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase], Objective[Config, Example]]) -> None:
     """One job, its keys checked; whatever else can be wrong is found before a model is loaded."""
     config = loaded.config
-    loaded.tell()
+    loaded.log_notices()
     check_files(config, describe)
     facts = read_model_facts(config.model.path)
     if facts.context is not None and config.data.max_length > facts.context:

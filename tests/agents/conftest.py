@@ -73,7 +73,7 @@ class WritingEngine(ScriptedEngine):
         return Completion(ids, [-1.0 - i / 100 for i in range(len(ids))], reason, stop, 3)
 
 
-def told(tokenizer, output):
+def observed_text(tokenizer, output):
     """The text of a trajectory that the policy did not write."""
     return tokenizer.decode([t for t, m in zip(output.response_ids, output.response_mask, strict=True) if not m])
 

@@ -189,10 +189,10 @@ PYTHON = tool(tool_config={"available_tools": ["python"]})
 def test_programs_can_be_run_and_end_before_their_call(check, config, monkeypatch):
     reason = "the kernel allows no namespaces"
 
-    async def why_not(self):
+    async def unavailable_reason(self):
         return reason
 
-    monkeypatch.setattr("burnish.agents.tools.python.PythonTool.why_not", why_not)
+    monkeypatch.setattr("burnish.agents.tools.python.PythonTool.unavailable_reason", unavailable_reason)
     with pytest.raises(ConfigError, match="the tool python runs programs.*the kernel allows no namespaces"):
         check(PYTHON)
     check(tool(tool_config={"available_tools": ["calculator"]}))

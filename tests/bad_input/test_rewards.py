@@ -97,10 +97,10 @@ def code_rows() -> list[dict]:
 
 
 def test_a_host_that_permits_no_sandbox_and_a_server_that_does_not_answer(refuses, no_model, monkeypatch):
-    async def why_not(self) -> str:
+    async def unavailable_reason(self) -> str:
         return "this machine permits no namespaces; allow them, or set reward_model.sandbox.allow_unsafe=true"
 
-    monkeypatch.setattr("burnish.sandbox.local.LocalSandbox.why_not", why_not)
+    monkeypatch.setattr("burnish.sandbox.local.LocalSandbox.unavailable_reason", unavailable_reason)
     write_parquet(code_rows(), "code.parquet")
     job = ["ppo", "custom_reward_function.path=DROP", "data.train_files=code.parquet"]
     assert_says(refuses(*job), "permits no namespaces", "reward_model.sandbox.allow_unsafe=true")

@@ -57,7 +57,7 @@ def test_phases_and_what_they_leave_make_up_the_step(script):
 
 @pytest.mark.long
 def test_the_quickstart_next_to_the_simple_way():
-    done = run("step", "trainer.seed=3", "--quickstart", "--beside", "--steps", "2")
+    done = run("step", "trainer.seed=3", "--quickstart", "--baseline", "--steps", "2")
     both = json.loads(done.stdout.splitlines()[-1])
     assert both["ours"]["overrides"] == ["trainer.seed=3"]
     assert both["simple"]["overrides"][1:] == [

@@ -101,7 +101,7 @@ SANDBOX = {"timeout": 2.0, "memory_limit_mb": 256, "max_concurrent": 6}
 def need_sandbox() -> None:
     """Skip, with the reason, where this machine permits no isolation."""
     sandbox = LocalSandbox()
-    reason = asyncio.run(sandbox.why_not())
+    reason = asyncio.run(sandbox.unavailable_reason())
     sandbox.close()
     if reason is not None:
         pytest.skip(reason)

@@ -230,7 +230,7 @@ def test_rows_that_need_a_sandbox_are_refused_where_there_is_none(monkeypatch):
     asked = []
 
     class Closed:
-        async def why_not(self):
+        async def unavailable_reason(self):
             asked.append(1)
             return "no namespaces; set reward_model.sandbox.allow_unsafe=true"
 

@@ -22,7 +22,7 @@ def sandbox() -> Iterator[LocalSandbox]:
     """Its supervisor is started while there is a secret in the environment."""
     os.environ["BURNISH_TEST_SECRET"] = MARK
     found = LocalSandbox()
-    reason = asyncio.run(found.why_not())
+    reason = asyncio.run(found.unavailable_reason())
     del os.environ["BURNISH_TEST_SECRET"]
     if reason is not None:
         permitted = subprocess.run(["unshare", "--map-root-user", "--mount", "--net", "true"]).returncode == 0

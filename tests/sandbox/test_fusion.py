@@ -217,16 +217,16 @@ def test_many_at_once_and_one_event_loop_after_another(server):
 
 def test_health_check_reports_reason(server):
     assert isinstance(open_sandbox(SandboxConfig(backend=FUSION, url=server.url)), FusionSandbox)
-    assert asyncio.run(FusionSandbox(server.url).why_not()) is None
+    assert asyncio.run(FusionSandbox(server.url).unavailable_reason()) is None
     server.moods = [says(b"", 503)]
-    assert asyncio.run(FusionSandbox(server.url).why_not()) is None
+    assert asyncio.run(FusionSandbox(server.url).unavailable_reason()) is None
     server.moods = [says(b"", 404)]
-    assert "/run_code" in asyncio.run(FusionSandbox(server.url).why_not())
+    assert "/run_code" in asyncio.run(FusionSandbox(server.url).unavailable_reason())
     server.moods = [
         says({"status": "Success", "run_result": {"status": "Finished", "return_code": 1, "stderr": "no python"}})
     ]
-    assert "no python" in asyncio.run(FusionSandbox(server.url).why_not())
-    down = asyncio.run(FusionSandbox("http://user:secret@127.0.0.1:9/run").why_not())
+    assert "no python" in asyncio.run(FusionSandbox(server.url).unavailable_reason())
+    down = asyncio.run(FusionSandbox("http://user:secret@127.0.0.1:9/run").unavailable_reason())
     assert down.startswith("reward_model.sandbox.url=http://127.0.0.1:9/run: ConnectError") and "secret" not in down
     assert down.endswith("Start a SandboxFusion server there, or correct the address")
 

@@ -89,7 +89,7 @@ def test_nothing_is_left_behind_and_nobody_outside_was_reached(sandbox, outcomes
         with pytest.raises(BlockingIOError):
             listener.accept()
     fresh = LocalSandbox()  # one that ran a harmless program: the supervisor has no descriptor and no mount more
-    assert asyncio.run(fresh.why_not()) is None
+    assert asyncio.run(fresh.unavailable_reason()) is None
     assert state(supervisor_pid(sandbox)) == state(supervisor_pid(fresh))
     fresh.close()
 

@@ -35,7 +35,7 @@ async def main():
     sandbox = LocalSandbox()
     source = "import os; print(os.listdir('/..') == os.listdir('/'), os.path.exists('/proc'), os.path.exists('/var'))"
     outcome = await sandbox.run(Program(source), Limits())
-    print(json.dumps([outcome.status, outcome.stdout, outcome.reason, await sandbox.why_not()]))
+    print(json.dumps([outcome.status, outcome.stdout, outcome.reason, await sandbox.unavailable_reason()]))
 asyncio.run(main())
 """
 UNSAFE = """
@@ -51,7 +51,7 @@ async def main():
         if not left:
             break
         await asyncio.sleep(0.01)
-    print(json.dumps([await sandbox.why_not(), left, [[o.status, o.exit_code, o.stdout] for o in outcomes]]))
+    print(json.dumps([await sandbox.unavailable_reason(), left, [[o.status, o.exit_code, o.stdout] for o in outcomes]]))
 asyncio.run(main())
 """
 
@@ -115,7 +115,7 @@ async def main():
     outcome = await sandbox.run(Program("print(1)"), Limits())
     children = list(sandbox._supervisors.children)
     print(json.dumps([outcome.status, outcome.reason, outcome.refused, sandbox._probed, children]))
-    print(json.dumps(await sandbox.why_not()))
+    print(json.dumps(await sandbox.unavailable_reason()))
 asyncio.run(main())
 """
 
@@ -157,7 +157,7 @@ def test_the_configuration_chooses_sandbox_and_limits():
 def test_another_system_than_linux_is_refused_whatever_is_allowed(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     elsewhere = LocalSandbox(allow_unsafe=True)
-    why = asyncio.run(elsewhere.why_not())
+    why = asyncio.run(elsewhere.unavailable_reason())
     assert why is not None and "needs Linux, and this is darwin" in why
     assert asyncio.run(elsewhere.run(Program("print(1)"), Limits())).status == "failed"
 
@@ -173,7 +173,7 @@ from burnish.sandbox.local import LocalSandbox
 
 async def main():
     sandbox = LocalSandbox()
-    assert await sandbox.why_not() is None, await sandbox.why_not()
+    assert await sandbox.unavailable_reason() is None, await sandbox.unavailable_reason()
     limits = Limits(seconds=0.4, processes=8)
     sources = [
         "import os; print(os.getuid(), os.getgid(), os.path.exists('/proc'), os.listdir())",

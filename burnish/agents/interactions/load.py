@@ -9,7 +9,7 @@ from pathlib import Path
 
 from burnish.agents.interactions import BaseInteraction
 from burnish.agents.interactions.gsm8k import Gsm8kInteraction
-from burnish.agents.targets import check_keys, load_beside, made, read_yaml
+from burnish.agents.targets import check_keys, load_from_folder, made, read_yaml
 from burnish.errors import ConfigError
 from burnish.user_code import listed
 
@@ -42,7 +42,7 @@ def load_interactions(path: str | None) -> dict[str, BaseInteraction]:
                 f"(the built-in interactions that need none are {listed(BUILT_IN)})"
             )
         folder = Path(str(path)).expanduser().parent
-        cls = BUILT_IN[name] if target is None else load_beside(target, folder, f"{where}: class_name")
+        cls = BUILT_IN[name] if target is None else load_from_folder(target, folder, f"{where}: class_name")
         if not isinstance(cls, type) or not issubclass(cls, BaseInteraction):
             raise ConfigError(f"{where}: class_name={target}: {cls!r} is not a subclass of BaseInteraction")
         found[name] = made(partial(cls, config), where, f"making it with config={config} failed")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.guarded import finite, in_thread
-from burnish.agents.targets import load_beside
+from burnish.agents.targets import load_from_folder
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError, ToolFailure, install_command
 from burnish.openai_wire.requests import TOO_LONG
@@ -56,7 +56,7 @@ class OpenAIProgramLoop(AgentLoopBase):
         timeout, further = arguments.get("timeout", 1), arguments.get("arguments", {})
         if (finite(timeout) or 0) <= 0:
             raise ConfigError(f"timeout={timeout!r}: expected seconds above 0")
-        program = load_beside(str(arguments["program"]), folder, "program")
+        program = load_from_folder(str(arguments["program"]), folder, "program")
         if not isinstance(further, dict):
             raise ConfigError(f"arguments={further!r}: expected names and values")
         try:
@@ -79,7 +79,7 @@ class OpenAIProgramLoop(AgentLoopBase):
     async def _reward(self, session: "Session", **arguments: Any) -> float | None:
         """Wait for the program, its deadline, or a failure of the run; what the program returned."""
         about, path = f"program {self.name}", self.environment.settings.agent.agent_loop_config_path
-        main = load_beside(self.name, Path(path or ".").expanduser().parent, "program")
+        main = load_from_folder(self.name, Path(path or ".").expanduser().parent, "program")
         program = asyncio.ensure_future(in_thread(partial(_called, main, about, arguments), about))
         try:
             with waiting("tool", "", about, self.timeout) as wait:

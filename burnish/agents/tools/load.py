@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from burnish.agents.targets import check_keys, load_beside, made, read_yaml
+from burnish.agents.targets import check_keys, load_from_folder, made, read_yaml
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.function import FunctionTool
 from burnish.agents.tools.schema import check_agreement, check_schema, parameters_of
@@ -92,7 +92,7 @@ def _long(entry: dict[str, Any], config: dict[str, Any], folder: Path, parts: Pa
     if not isinstance(target, str):
         raise ConfigError(f"{where}: class_name={target!r:.100}: write package.module.Class or file.py:Class")
     schema = None if entry.get("tool_schema") is None else check_schema(entry["tool_schema"], where)
-    found = load_beside(target, folder, f"{where}: class_name")
+    found = load_from_folder(target, folder, f"{where}: class_name")
     about = f"{where}: class_name={target}"
     if isinstance(found, FunctionTool):
         return _redescribed(found, schema, config, about)

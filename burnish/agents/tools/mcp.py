@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from burnish.agents.targets import check_keys, load_beside
+from burnish.agents.targets import check_keys, load_from_folder
 from burnish.agents.tools.base import Answer, BaseTool, ToolError, ToolResponse
 from burnish.errors import ConfigError, NotAvailable, ToolFailure, install_command
 from burnish.loop_thread import run_to_end
@@ -64,7 +64,7 @@ def load_mcp_tools(entry: Mapping[str, Any], where: str, folder: Path | None = N
     folder = folder or Path()
     cls, target = McpTool, entry.get("class_name")
     if target is not None:
-        cls = load_beside(str(target), folder, f"{where}: class_name")
+        cls = load_from_folder(str(target), folder, f"{where}: class_name")
         if not isinstance(cls, type) or not issubclass(cls, McpTool):
             raise ConfigError(
                 f"{where}: class_name={target}: {cls!r} is not a subclass of burnish.agents.tools.mcp.McpTool; "

@@ -1,7 +1,8 @@
 """`python`: runs a program that the model wrote in the sandbox that `reward_model.sandbox` describes.
 
 The model is shown what the program wrote, and how it ended if it did not end well. Each call is a new program: nothing
-is kept between calls. A sandbox that cannot run programs is a ToolFailure, which `why_not` finds before a run starts.
+is kept between calls. A sandbox that cannot run programs is a ToolFailure, found before a run starts
+(`unavailable_reason`).
 """
 
 import asyncio
@@ -34,9 +35,9 @@ class PythonTool(BaseTool):
         self._sandbox = open_sandbox(sandbox)
         self.places = asyncio.Semaphore(sandbox.max_concurrent)
 
-    async def why_not(self) -> str | None:
+    async def unavailable_reason(self) -> str | None:
         """Why programs cannot be run here, with the fix, or None."""
-        return await self._sandbox.why_not()
+        return await self._sandbox.unavailable_reason()
 
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
         outcome = await self._sandbox.run(Program(parameters["code"]), self._limits)

@@ -31,7 +31,7 @@ class EngineHost(ABC):
         self._stirs = asyncio.Condition()  # it was opened, or a request is not wanted any more
         self._version = 0
         self._parts: dict[str, asyncio.Task[str]] = {}  # that run, by the program's request id
-        self._told_to_end: set[str] = set()  # of these
+        self._aborted: set[str] = set()  # of these
         self._unwanted: set[int] = set()  # requests that shall end
         self._asked: set[int] = set()  # requests without an end
         self._tasks: set[asyncio.Task[None]] = set()
@@ -55,7 +55,7 @@ class EngineHost(ABC):
 
     @abstractmethod
     async def end_parts(self, names: list[str]) -> None:
-        """Tell the program to end requests, which it may not know, or no longer."""
+        """End requests of the program, which it may not know, or no longer."""
 
     @abstractmethod
     async def load(self, files: list[str]) -> list[dict[str, Any]]:
@@ -163,11 +163,11 @@ class EngineHost(ABC):
             part = self._parts[name] = self._loop.create_task(self._part(name, number, ask, done))
             try:
                 end = await part
-                if end == "abort" and name not in self._told_to_end:
+                if end == "abort" and name not in self._aborted:
                     raise RuntimeError(f"it was ended after {len(done)} tokens without a request to end it")
             finally:
                 del self._parts[name]
-                self._told_to_end.discard(name)
+                self._aborted.discard(name)
         self._tokens(number, [], [], self._version, end=end if len(done) < ask.limit else "length")
 
     async def _part(self, name: str, number: int, ask: HostedRequest, done: list[int]) -> str:
@@ -185,7 +185,7 @@ class EngineHost(ABC):
         await self._stir()
         while left := [name for name in names if name in self._parts]:
             parts = [self._parts[name] for name in left]
-            self._told_to_end.update(left)
+            self._aborted.update(left)
             await self.end_parts(left)
             await asyncio.wait(parts, timeout=AGAIN_S)
             await asyncio.sleep(0)  # those who wait for them take them out

@@ -109,13 +109,13 @@ class Keeper:
         with self._lock:
             new = _words(things) - self._kept
             self._kept |= new
-            self._tell("+", new)
+            self._send("+", new)
 
     def remove(self, *things: int | Path) -> None:
         with self._lock:
             gone = _words(things) & self._kept
             self._kept -= gone
-            self._tell("-", gone)
+            self._send("-", gone)
 
     def forget(self) -> None:
         """In a process that was forked, which has no part in it: the pipe ends with the other one."""
@@ -123,7 +123,7 @@ class Keeper:
             os.close(self._pipe)
         self._lock, self._pipe, self._kept = threading.Lock(), None, set()
 
-    def _tell(self, sign: str, things: set[str]) -> None:
+    def _send(self, sign: str, things: set[str]) -> None:
         if not things:
             return
         if self._pipe is not None:

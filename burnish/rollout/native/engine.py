@@ -292,7 +292,7 @@ class NativeEngine(InProcessEngine):
         for i in np.flatnonzero(sampled & (step.watched | (status == ENDED))):
             if not step.sequences[i].request.done:  # else: aborted, or stopped by a string, while this was running
                 ended = bool(status[i] == ENDED)
-                answered |= self._tell(step.sequences[i], int(tokens[i]), float(log_probs[i]), ended)
+                answered |= self._deliver(step.sequences[i], int(tokens[i]), float(log_probs[i]), ended)
         self._landing = False
         self._landings += 1
         while self._retired and self._retired[0][0] <= self._landings:
@@ -302,8 +302,8 @@ class NativeEngine(InProcessEngine):
             self.abort(request_id)
         return answered or bool(aborts)
 
-    def _tell(self, sequence: Sequence, token: int, log_prob: float, ended: bool) -> bool:
-        """Let its caller know of a token; whether it was the last. What a caller's own code raises is the caller's."""
+    def _deliver(self, sequence: Sequence, token: int, log_prob: float, ended: bool) -> bool:
+        """Deliver a token; whether it was the last. An error in a caller's own code is raised at that caller."""
         try:
             stop = sequence.request.noticed(token, log_prob)
         except Exception as error:  # noqa: BLE001 (rises at the caller)

@@ -106,7 +106,7 @@ def _start_and_wait(job: JailedProgram, channel: socket.socket) -> NoReturn:
             assert ended is not None
             if ended.si_pid == program:
                 exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-                _tell(channel, exit_code=exit_code, ended=time.monotonic())
+                _send(channel, exit_code=exit_code, ended=time.monotonic())
                 channel.recv(1)  # until this process is killed
             os.waitpid(ended.si_pid, 0)
     except BaseException as error:  # noqa: BLE001  as in `isolated`
@@ -115,7 +115,7 @@ def _start_and_wait(job: JailedProgram, channel: socket.socket) -> NoReturn:
 
 def _become_program(job: JailedProgram, channel: socket.socket) -> NoReturn:
     linux.prctl("die with the first process", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    _tell(channel, started=time.monotonic())  # fails where the supervisor died before its own death was a signal
+    _send(channel, started=time.monotonic())  # fails where the supervisor died before its own death was a signal
     os.setpgid(0, 0)
     os.nice(NICENESS)
     for place, descriptor in enumerate((job.stdin, job.stdout, job.stderr)):
@@ -155,12 +155,12 @@ def _limit(limits: Limits, processes: int) -> None:
         resource.setrlimit(what, (most, most))
 
 
-def _tell(channel: socket.socket, **facts: object) -> None:
+def _send(channel: socket.socket, **facts: object) -> None:
     channel.sendall(json.dumps(facts).encode() + b"\n")
 
 
 def _fail(channel: socket.socket, error: BaseException, refused: bool = False) -> NoReturn:
     try:
-        _tell(channel, failed=linux.said(error), refused=refused)
+        _send(channel, failed=linux.said(error), refused=refused)
     finally:
         os._exit(1)

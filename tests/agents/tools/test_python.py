@@ -15,7 +15,7 @@ from burnish.sandbox import Outcome
 @pytest.fixture(scope="module")
 def tool():
     made = PythonTool({}, PythonTool.SCHEMA, sandbox=SandboxConfig(timeout=30.0, memory_limit_mb=128))
-    reason = asyncio.run(made.why_not())
+    reason = asyncio.run(made.unavailable_reason())
     if reason is not None:
         permitted = subprocess.run(["unshare", "--map-root-user", "--mount", "--net", "true"]).returncode == 0
         (pytest.fail if permitted else pytest.skip)(reason)
@@ -71,7 +71,7 @@ class Sandbox:
         self.running -= 1
         return self.outcome
 
-    async def why_not(self):
+    async def unavailable_reason(self):
         return self.outcome.reason or None
 
 
@@ -96,7 +96,7 @@ def test_a_sandbox_that_cannot_run_ends_the_trajectory(call, make, outcome, word
     tool, _ = make(outcome)
     with pytest.raises(ToolFailure, match=words):
         call(tool, code="print(1)")
-    assert asyncio.run(tool.why_not()) == outcome.reason
+    assert asyncio.run(tool.unavailable_reason()) == outcome.reason
 
 
 def test_no_more_programs_run_at_once_than_may_and_waiting_is_not_their_time(make, run_calls):
