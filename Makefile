@@ -30,7 +30,7 @@ SGLANG := $(SGLANG_VENV)/.sglang-installed
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
-.PHONY: help setup quickstart search-quickstart test test-long test-cluster test-vllm test-sglang lint format constraints nano nano-agent bench clean
+.PHONY: help setup quickstart search-quickstart test test-long test-hostile test-cluster test-vllm test-sglang lint format constraints nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -49,6 +49,9 @@ test: $(FULL) ## run the tests (ARGS="-m gpu" for those that need a GPU)
 
 test-long: $(FULL) ## run the long trials of processes: kills, hangs, many hostile programs, the quickstarts (minutes)
 	$(BIN)/python -m pytest -m long $(ARGS)
+
+test-hostile: $(FULL) ## run all hostile programs, functions, tools, folders and requests (minutes)
+	$(BIN)/python -m pytest -m hostile $(ARGS)
 
 test-cluster: $(FULL) ## run the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
 	$(BIN)/python -m pytest -m cluster $(ARGS)
