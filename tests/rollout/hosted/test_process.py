@@ -165,7 +165,8 @@ def test_a_death_is_found_and_takes_all_with_it(start, strike, reason, monkeypat
             assert reason in str(error)
         assert come.wait(30) and process._ended.wait(30)
     (told,) = lost
-    assert reason in told and "Thing is lost" in told and told.endswith("it begins")
+    # Others may have written to the log since: Python's tracker of shared memory outlives a process by a moment.
+    assert reason in told and "Thing is lost" in told and "\nit begins" in told
     assert process.lost == told
     assert members(process.pid) == [] and (not is_mine or not file.exists())
     with pytest.raises(EngineLost, match=reason):
