@@ -14,7 +14,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from burnish.export.place import as_size, check_apart, check_out, new_folder
-from burnish.export.source import ExportRequest, ExportSource, Notify, find_source
+from burnish.export.source import ExportRequest, ExportSource, Log, find_source
 
 if TYPE_CHECKING:
     from burnish.export.check import Difference
@@ -22,19 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["ExportReport", "ExportRequest", "Facts", "export"]
 
 
-def export(request: ExportRequest, notify: Notify) -> "ExportReport":
+def export(request: ExportRequest, log: Log) -> "ExportReport":
     """Write what `request` asks for and put it in place once it is proven equal to its source."""
     out = check_out(request.out, overwrite=request.overwrite)
-    source = find_source(request, notify)
+    source = find_source(request, log)
     check_apart(out, source.within)
     with new_folder(out, source.bytes_as(request), overwrite=request.overwrite) as folder:
         from burnish.export.model import export_adapter, export_model
 
         alone = source.adapter if request.adapter_only else None
         facts = (
-            export_adapter(request, source, alone, folder, notify)
-            if alone
-            else export_model(request, source, folder, notify)
+            export_adapter(request, source, alone, folder, log) if alone else export_model(request, source, folder, log)
         )
     files = {str(p.relative_to(out)): p.stat().st_size for p in sorted(out.rglob("*")) if p.is_file()}
     return ExportReport(out, request, source, facts, files)

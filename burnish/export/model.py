@@ -32,7 +32,7 @@ from burnish.export.check import (
     require_same_weights,
 )
 from burnish.export.place import as_size, copy_tokenizer, writing
-from burnish.export.source import DTYPES, ExportRequest, ExportSource, Notify
+from burnish.export.source import DTYPES, ExportRequest, ExportSource, Log
 from burnish.models.adapters import ADAPTER_WEIGHTS, Adapter, merge, read_adapter
 from burnish.models.folder import ADAPTER_CONFIG
 from burnish.models.loading import named, quiet_transformers, reading
@@ -62,16 +62,16 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
 
-def export_model(request: ExportRequest, source: ExportSource, folder: Path, notify: Notify) -> Facts:
+def export_model(request: ExportRequest, source: ExportSource, folder: Path, log: Log) -> Facts:
     """Write the model of `source`, its adapter merged, into `folder`; a ModelError unless it proves to be the same."""
     bench = Bench(request, source)
     dtype = request.dtype or source.dtype
     reference = None
     if source.adapter or not source.is_exact_in(dtype):
-        notify(f"measuring {source.folder} in float32, for comparison")
+        log(f"measuring {source.folder} in float32, for comparison")
         reference = _measure_source(bench, source)
-    before = _write(bench, request, source, dtype, folder, notify)
-    notify("reading the export again")
+    before = _write(bench, request, source, dtype, folder, log)
+    log("reading the export again")
     after = _read_back(bench, folder, in_float32=reference is not None)
     found, allowed = difference(before.outputs, after.outputs), bench.allowed(dtype, same_sums=True)
     for name in ("kind", "dtype", "parameters"):
@@ -107,21 +107,19 @@ def _measure_source(bench: Bench, source: ExportSource) -> Reference:
     return Reference(outputs, effect, count_zeros(model.parameters()))
 
 
-def _write(
-    bench: Bench, request: ExportRequest, source: ExportSource, dtype: str, folder: Path, notify: Notify
-) -> Findings:
-    notify(f"reading {source.model} ({as_size(source.bytes_as(request))} as {dtype})")
+def _write(bench: Bench, request: ExportRequest, source: ExportSource, dtype: str, folder: Path, log: Log) -> Findings:
+    log(f"reading {source.model} ({as_size(source.bytes_as(request))} as {dtype})")
     model, unused = bench.load(source.model, dtype, source.adapter)
     notes = [f"omitted, because the architecture does not use it: {named(unused)}"] if unused else []
     if source.adapter:
-        notify("merging the adapter")
+        log("merging the adapter")
         model = merge(model, source.adapter)
     require_finite(model.named_parameters(), source.folder)
     outputs, generation = bench.measure(model, source.folder), None
     if model.can_generate():
         generation, changed = generation_config(source, model.config, bench.tokenizer)
         notes += changed
-    notify("writing")
+    log("writing")
     with writing(request.out):
         if generation is not None:
             model.generation_config = generation
@@ -208,12 +206,10 @@ def generation_config(
     return settings, [*notes, f"{GENERATION}: do_sample became True, because it has settings of sampling"]
 
 
-def export_adapter(
-    request: ExportRequest, source: ExportSource, adapter: Adapter, folder: Path, notify: Notify
-) -> Facts:
+def export_adapter(request: ExportRequest, source: ExportSource, adapter: Adapter, folder: Path, log: Log) -> Facts:
     """Write the adapter into `folder`; a ModelError unless it does to its base what the source's did."""
     bench = Bench(request, source)
-    notify(f"measuring {adapter.folder} on its base {source.model}")
+    log(f"measuring {adapter.folder} on its base {source.model}")
     model, _ = bench.load(source.model, source.dtype, adapter)
     before = bench.measure(model, adapter.folder)
     del model
@@ -224,12 +220,12 @@ def export_adapter(
         is_folder = Path(request.base).expanduser().is_dir()
         base = str(source.model.resolve()) if is_folder else request.base
         settings |= {"base_model_name_or_path": base, "revision": None}
-    notify("writing")
+    log("writing")
     with writing(request.out):
         (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         copy_tokenizer(source.tokenizer, bench.tokenizer, folder)
-    notify("reading the export again")
+    log("reading the export again")
     written = read_adapter(folder)
     hashes = [{name: hash_of(t) for name, t in ts.items()} for ts in (tensors, adapter_tensors(written, None))]
     require_same_weights(*hashes)

@@ -24,7 +24,7 @@ from burnish.models.folder import (
     stored_tensors,
 )
 
-Notify = Callable[[str], None]  # a line on what is happening, for whoever waits
+Log = Callable[[str], None]  # a line on what is happening, for whoever waits
 
 ROLES = ("actor", "critic")
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # as safetensors writes them
@@ -71,7 +71,7 @@ class ExportSource:
         return WIDTH[request.dtype or self.dtype] * self.elements
 
 
-def find_source(request: ExportRequest, notify: Notify) -> ExportSource:
+def find_source(request: ExportRequest, log: Log) -> ExportSource:
     top = local_folder(request.source)
     folder = _folder_of_role(top, request)
     # A folder is a checkpoint, or a part of one, by its name or its manifest.
@@ -89,19 +89,17 @@ def find_source(request: ExportRequest, notify: Notify) -> ExportSource:
             if given:
                 raise ConfigError(f"{flag} is for LoRA adapters, but {folder} has no {ADAPTER_CONFIG}; leave it out")
         check_model(folder, request.source)
-    model = _base_of(adapter, request, notify) if adapter else folder
+    model = _base_of(adapter, request, log) if adapter else folder
     config = read_json(model / "config.json")
     _check_kind(config, model, values=request.role == "critic", adapted=adapter is not None)
     if not safetensors_files(model):
-        notify(f"{model}: pytorch_model.bin is a pickle; transformers reads it with weights_only, which runs no code")
+        log(f"{model}: pytorch_model.bin is a pickle; transformers reads it with weights_only, which runs no code")
     count = _stored(model, config)
     dtype = count.most_common(1)[0][0] if count else "float32"
     if dtype not in WIDTH:
         raise ModelError(f"{model}: its weights are stored as {dtype}; {', '.join(WIDTH)} can be exported")
     if not request.dtype and (wider := [name for name in count if WIDTH.get(name, 0) > WIDTH[dtype]]):
-        notify(
-            f"{model}: most weights are {dtype}, some are {wider[0]} and become {dtype}; --dtype {wider[0]} keeps them"
-        )
+        log(f"{model}: most weights are {dtype}, some are {wider[0]} and become {dtype}; --dtype {wider[0]} keeps them")
     with_tokenizer = [f for f in (folder, model) if any((f / name).is_file() for name in TOKENIZER_FILES)]
     if not with_tokenizer:
         raise ModelError(f"{model}: no tokenizer; save one there with tokenizer.save_pretrained")
@@ -152,16 +150,16 @@ def _read_adapter(folder: Path, request: ExportRequest) -> Adapter:
     return adapter
 
 
-def _base_of(adapter: Adapter, request: ExportRequest, notify: Notify) -> Path:
+def _base_of(adapter: Adapter, request: ExportRequest, log: Log) -> Path:
     named_by, base, revision = str(adapter.folder / ADAPTER_CONFIG), adapter.base, adapter.revision
     if request.base:
         named_by, base, revision = "--base", request.base, None
     if base is None:
         raise ModelError(f"{named_by} names no base model; give its folder with --base")
     at = f" at revision {revision}" if revision else ""
-    notify(f"base model: {base}{at} (named by {named_by})")
+    log(f"base model: {base}{at} (named by {named_by})")
     if revision and Path(base).expanduser().is_dir():
-        notify(f"{base}: a folder has no revisions, so it is taken as it is")
+        log(f"{base}: a folder has no revisions, so it is taken as it is")
     try:
         return resolve_path(base, revision=revision)
     except ModelError as error:

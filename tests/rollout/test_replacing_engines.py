@@ -94,7 +94,9 @@ def test_new_engine_answers_with_the_weights_last_published(
         assert one.log_probs == (other.log_probs if place == "here" else pytest.approx(other.log_probs, abs=1e-4))
     assert {completion.policy_version for completion in found} == {3}
     counts = engine.stats()
-    assert counts["replica_restarts"] == 1 and counts["requests_again"] == 6 and counts["requests"] == 12
+    assert counts["replica_restarts"] == 1 and counts["requests_again"] == 6
+    begun = counts["requests"] - 6  # by the lost engine: in a thread, those that came before its last call
+    assert begun == 6 if place == "here" else 1 <= begun <= 6
     assert engine.in_flight == 0
     lines = [record.getMessage() for record in caplog.records if record.name == "burnish.rollout.replacing"]
     assert lines[0].startswith("the rollout engine is lost (") and str(error) in lines[0]

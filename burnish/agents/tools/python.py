@@ -1,8 +1,7 @@
 """`python`: runs a program that the model wrote in the sandbox that `reward_model.sandbox` describes.
 
 The model is shown what the program wrote, and how it ended if it did not end well. Each call is a new program: nothing
-is kept between calls. A sandbox that cannot run programs is a ToolFailure, found before a run starts
-(`unavailable_reason`).
+is kept between calls. A sandbox that cannot run programs is a ToolFailure, found before a run starts.
 """
 
 import asyncio
