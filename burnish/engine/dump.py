@@ -26,6 +26,7 @@ from burnish import __version__
 from burnish.config.key import keys_of, read
 from burnish.engine.state import capture
 from burnish.errors import CheckpointError
+from burnish.models.folder import read_json
 from burnish.protocol import DataProto
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def read_dump(folder: str | Path) -> Dump:
         if min(step, number) < 0:
             raise ValueError(f"{UPDATE}: step={step}, number={number}")
         update = Update(_typed(facts, "role", str), step, number, schedule, metrics)
-        rest = json.loads((folder / REST).read_text())
+        rest = read_json(folder / REST, CheckpointError)
         batch = DataProto.from_dict(load_file(folder / TENSORS), rest["non_tensor_batch"], rest["meta_info"])
         kinds = {"command": str, "config": dict, "versions": dict}
         command, config, found = (_typed(facts, name, kind) for name, kind in kinds.items())
@@ -198,11 +199,8 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"no dump at {folder}: it has no {UPDATE}. Name a folder {FOLDER}/step_N_ROLE_NUMBER of a run{there}"
         )
-    try:
-        facts = json.loads((folder / UPDATE).read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"the dump {folder} is damaged ({UPDATE}: {error}); copy it again") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+    facts = read_json(folder / UPDATE, CheckpointError)
+    if facts.get("format") != FORMAT:
         raise CheckpointError(f"{folder / UPDATE} is not of a format this version reads (format {FORMAT})")
     return facts
 

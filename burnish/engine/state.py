@@ -33,7 +33,7 @@ from burnish.engine.mesh import Mesh
 from burnish.engine.sharding import checksums, computes_in, local, reshard, slices_of, whole_buckets
 from burnish.engine.shards import StoredTensors, head, reading
 from burnish.errors import CheckpointError
-from burnish.models.folder import ENGINE, MASTERS, OPTIMIZER, RNG, SHARDED, shard_names
+from burnish.models.folder import ENGINE, MASTERS, OPTIMIZER, RNG, SHARDED, read_json, shard_names
 from burnish.models.loading import quiet_transformers
 from burnish.models.lora import adapter_settings, adapter_writer, has_adapter
 
@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 FORMAT = 2  # of one process
 FORMAT_OF_SEVERAL = 3  # with the number of `shards`, and the `save` that all of them say they are of
 STEP = "step"  # torch's own count of a parameter's updates, among its moments
+MOST_UPDATES = 2**53  # what a float counts to
 SHOWN = 200  # characters of a setting in a message
 RESTARTED = {
     "optimizer": "the optimiser's moments start from scratch",
@@ -250,7 +251,7 @@ def _agreed(mesh: Mesh | None, work: Callable[[], T]) -> T:
 
 
 def _check_parts(trainable: "Trainable", folder: Path, facts: dict[str, Any], contents: Sequence[str]) -> None:
-    there, name = facts["parts"], type(trainable.optimizer).__name__
+    there, name = list(map(str, facts["parts"])), type(trainable.optimizer).__name__
     if "model" not in there:
         raise CheckpointError(
             f"{folder} has no part model (it was saved with checkpoint.save_contents=[hf_model]), so a run cannot "
@@ -341,13 +342,10 @@ def _restore_moments(trainable: "Trainable", moments: StoredTensors) -> None:
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     path = folder / ENGINE
-    try:
-        facts = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{folder} is not a training checkpoint: {ENGINE} is missing") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-    if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, FORMAT_OF_SEVERAL):
+    if not path.is_file():
+        raise CheckpointError(f"{folder} is not a training checkpoint: {ENGINE} is missing")
+    facts = read_json(path, CheckpointError)
+    if facts.get("format") not in (FORMAT, FORMAT_OF_SEVERAL):
         raise CheckpointError(
             f"{path} is not of a format this version reads (format {FORMAT} or {FORMAT_OF_SEVERAL}). Start another run "
             "from its weights: name the folder as the model's path, in another run folder "
@@ -358,7 +356,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         kinds |= {"shards": int, "save": str}
     if wrong := [name for name, kind in kinds.items() if not isinstance(facts.get(name), kind)]:
         raise CheckpointError(f"{path} is damaged: it has no valid {wrong[0]}")
-    if isinstance(facts["step"], bool) or facts["step"] < 0:
+    if isinstance(facts["step"], bool) or not 0 <= facts["step"] < MOST_UPDATES:
         raise CheckpointError(f"{path} is damaged: step={facts['step']} is no number of updates")
     if facts["format"] == FORMAT_OF_SEVERAL and facts["shards"] < 2:
         raise CheckpointError(f"{path} is damaged: shards={facts['shards']} is no number of several files")

@@ -12,18 +12,21 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from burnish.errors import CheckpointError, ModelError
+from burnish.errors import CheckpointError, ModelError, UserError
+from burnish.literal import one_line
 
 logger = logging.getLogger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
-MANIFEST = "manifest.json"  # every file of a checkpoint and its size (trainer/checkpoint.py)
-STEP_FOLDER = re.compile(r"global_step_(\d+)")
+MANIFEST = "manifest.json"  # every file of a checkpoint, its size and its digest (trainer/checkpoint.py)
+DIGESTS = "sha256"  # in a manifest; with the instructions that processors have for it, the fastest in hashlib
+STEP_FOLDER = re.compile(r"global_step_([0-9]{1,18})")
 LEFT_BY_A_RUN = ("recipe.yaml", "metrics.jsonl")
 ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "*.safetensors, pytorch_model*.bin"
@@ -38,6 +41,8 @@ TOKENIZER_FILES = (
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HDFS_DEADLINE_S = 3600
 GLANCE = 2**20  # bytes that a fingerprint reads at either end of a file
+HASHERS = 4  # threads: files of a checkpoint at a time
+JSON_LIMIT = 2**28  # bytes of a JSON file that is read
 
 
 def resolve_path(path: str | Path, *, weights: bool = True, revision: str | None = None) -> Path:
@@ -61,17 +66,25 @@ def local_folder(path: str | Path, *, weights: bool = True, revision: str | None
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """The checkpoint that a run folder's pointer names; without a pointer, and with a warning, the newest."""
-    pointer = run / LATEST
-    if pointer.is_file():
-        return run / f"global_step_{pointer.read_text().strip()}"
+    """The checkpoint that a run folder's pointer names; where it names none, and with a warning, the newest."""
+    if (step := pointed_step(run / LATEST)) is not None:
+        return run / f"global_step_{step}"
     steps = [(int(match[1]), path) for path in run.glob("*/") if (match := STEP_FOLDER.fullmatch(path.name))]
     if not steps:
         return None
     newest = max(steps)[1]
     doubt = "" if (newest / MANIFEST).is_file() else f"; it has no {MANIFEST}, so it may be incomplete"
-    _warn_once(f"{run}: no {LATEST}; {newest.name} is used, the newest there{doubt}")
+    _warn_once(f"{run}: no {LATEST} with a step in it; {newest.name} is used, the newest there{doubt}")
     return newest
+
+
+def pointed_step(pointer: Path) -> int | None:
+    """The step in a pointer to a checkpoint; None where there is no such file, or something else in it."""
+    if not pointer.is_file():
+        return None
+    with pointer.open(encoding="utf-8", errors="replace") as file:
+        match = STEP_FOLDER.fullmatch(f"global_step_{file.read(100).strip()}")
+    return int(match[1]) if match else None
 
 
 @functools.cache  # a path is resolved several times in a run
@@ -96,16 +109,18 @@ def fingerprint(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> None:
-    """CheckpointError unless every file of the manifest is there with its size; `instead` is the other way out. With
-    `part`, a folder of it, only the model's files in there are checked, and the manifest must name some."""
+def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None, digests: bool = True) -> dict[str, Any]:
+    """The manifest of a checkpoint; CheckpointError unless every file in it is there with its size and digest, inside
+    of the checkpoint. `instead` is the other way out. With `part`, a folder of it, only the model's files in there are
+    checked, and the manifest must name some. Without `digests`, which older manifests lack, no file is read."""
     try:
-        listed = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
-        files = {checkpoint / name: size for name, size in listed.items()}
-        if outside := [name for name in listed if Path(name).is_absolute() or ".." in Path(name).parts]:
-            raise CheckpointError(f"{checkpoint / MANIFEST} names {outside[0]!r}, which is outside of {checkpoint}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        files = {}
+        manifest = read_json(checkpoint / MANIFEST, CheckpointError)
+        outside = [name for name in manifest.get("files", {}) if leads_out(name)]
+        files, sums = ({checkpoint / n: v for n, v in manifest.get(k, {}).items()} for k in ("files", DIGESTS))
+    except (CheckpointError, AttributeError, TypeError):
+        outside, files, sums = [], {}, {}
+    if outside:
+        raise CheckpointError(f"{checkpoint / MANIFEST} names {outside[0]!r}, which is outside of {checkpoint}")
     if part:
         inside = {path: size for path, size in files.items() if path.is_relative_to(part)}
         files = {path: size for path, size in inside.items() if not TRAINING_STATE.fullmatch(path.name)}
@@ -113,14 +128,56 @@ def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> 
         raise CheckpointError(
             f"{checkpoint} is not a complete checkpoint: {MANIFEST} is missing or damaged. Copy it again, or {instead}"
         )
-    for path, size in files.items():
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found} bytes instead of {size}"
-            raise CheckpointError(
-                f"checkpoint {checkpoint} is truncated: {path.relative_to(checkpoint)} {state}. Copy it again, or "
-                f"{instead}"
-            )
+    names = {path: one_line(str(path.relative_to(checkpoint))) for path in files}
+    try:
+        _check_kinds(checkpoint)
+        for path, size in files.items():
+            found = path.stat().st_size if path.is_file() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found} bytes instead of {size}"
+                raise CheckpointError(
+                    f"checkpoint {checkpoint} is truncated: {names[path]} {state}. Copy it again, or {instead}"
+                )
+        wanted = [path for path in files if path in sums] if digests else []
+        for path, digest in digests_of(wanted).items():
+            if digest != sums[path]:
+                raise CheckpointError(
+                    f"checkpoint {checkpoint} is damaged: {names[path]} is not what was written (its "
+                    f"{DIGESTS} differs from that in {MANIFEST}). Copy it again, or {instead}"
+                )
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {checkpoint} cannot be read ({error}). Copy it again, or {instead}"
+        ) from error
+    return manifest
+
+
+def _check_kinds(checkpoint: Path) -> None:
+    """CheckpointError where a checkpoint has links that lead out of it, or pipes and devices, which may block."""
+    root = os.path.realpath(checkpoint)
+    for path in checkpoint.rglob("*"):
+        problem = "" if path.is_dir() or path.is_file() or path.is_symlink() else "is no file and no folder"
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+            problem = "is a link that leads out of it"
+        if problem:
+            raise CheckpointError(f"checkpoint {checkpoint} is damaged: {path} {problem}; remove it")
+
+
+def digests_of(paths: Iterable[Path], then: Callable[[Path], object] = lambda path: None) -> dict[Path, str]:
+    """The digest of each file, several at a time, and of one that links name as well only once. `then` is called with
+    each file after it was read, in any thread."""
+
+    def read(real: str) -> str:
+        with open(real, "rb") as file:
+            digest = hashlib.file_digest(file, DIGESTS).hexdigest()
+        then(Path(real))
+        return digest
+
+    real = {path: os.path.realpath(path) for path in paths}
+    files = sorted(set(real.values()), key=os.path.getsize, reverse=True)  # the longest first
+    with ThreadPoolExecutor(HASHERS, thread_name_prefix="checkpoint-digest") as threads:
+        found = dict(zip(files, threads.map(read, files), strict=True))
+    return {path: found[file] for path, file in real.items()}
 
 
 def shard_names(name: str, count: int) -> Iterator[str]:
@@ -152,15 +209,26 @@ def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
     return found
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file; ModelError where it is none."""
+def read_json(file: Path, error: type[UserError] = ModelError) -> dict[str, Any]:
+    """The object in a JSON file; `error` where there is none: it may hold anything, of any size and depth."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: not readable as JSON ({error})") from error
+        if not file.is_file():  # a pipe would block
+            raise OSError("there is no such file")
+        with file.open("rb") as stream:
+            text = stream.read(JSON_LIMIT + 1)
+        if len(text) > JSON_LIMIT:
+            raise ValueError(f"it has more than {JSON_LIMIT} bytes")
+        value = json.loads(text)
+    except (OSError, ValueError, RecursionError) as failure:
+        raise error(f"{file}: not readable as JSON ({failure})") from failure
     if not isinstance(value, dict):
-        raise ModelError(f"{file}: expected an object, found a {type(value).__name__}")
+        raise error(f"{file}: expected an object, found a {type(value).__name__}")
     return value
+
+
+def leads_out(name: str) -> bool:
+    """Whether a file's name, as another file has it, may be that of one outside of their folder."""
+    return Path(name).is_absolute() or ".." in Path(name).parts
 
 
 def safetensors_files(folder: Path) -> list[Path]:
@@ -169,10 +237,12 @@ def safetensors_files(folder: Path) -> list[Path]:
     if not index.is_file():
         return sorted(file for file in folder.glob("*.safetensors") if not TRAINING_STATE.fullmatch(file.name))
     try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return [folder / name for name in sorted(set(names))]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        names = sorted(set(read_json(index)["weight_map"].values()))
+        if outside := [name for name in names if leads_out(name)]:
+            raise ModelError(f"{index}: names {outside[0]!r}, which is outside of {folder}")
+    except (KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"{index}: not readable as an index of weights ({error})") from error
+    return [folder / name for name in names]
 
 
 def check_model(folder: Path, text: str, *, weights: bool = True) -> None:

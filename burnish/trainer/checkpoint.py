@@ -1,9 +1,10 @@
 """Checkpoint folders that are either complete or not there, and the state of the controller in them.
 
-`CheckpointStore.save(step, write)` lets the caller fill a temporary folder, adds a manifest of every file and its size,
-syncs it to disk and renames it to `global_step_N`; only then `latest_checkpointed_iteration.txt` is replaced and old
-folders are pruned. A process killed at any instant leaves the previous checkpoint whole. `data/trainer.json` has the
-state, and the facts that make a run this run: resuming under others is refused. Nothing unpickles.
+`CheckpointStore.save(step, write)` lets the caller fill a temporary folder, adds a manifest of every file with its size
+and digest, syncs it to disk and renames it to `global_step_N`; only then `latest_checkpointed_iteration.txt` is
+replaced and old folders are pruned. A process killed at any instant leaves the previous checkpoint whole, and no
+`global_step_N` that is not: one that goes is renamed before it is removed. `data/trainer.json` has the state, and the
+facts that make a run this run: resuming under others is refused. Nothing unpickles.
 """
 
 import contextlib
@@ -23,16 +24,31 @@ from burnish.config.key import keys_of, read
 from burnish.config.trainer import TrainerConfig
 from burnish.errors import CheckpointError, ConfigError, WorkerError
 from burnish.models.adapters import ADAPTER_WEIGHTS
-from burnish.models.folder import ENGINE, LATEST, MANIFEST, SHARDED, STEP_FOLDER, check_whole, fingerprint, shard_names
+from burnish.models.folder import (
+    DIGESTS,
+    ENGINE,
+    LATEST,
+    MANIFEST,
+    SHARDED,
+    STEP_FOLDER,
+    check_whole,
+    digests_of,
+    fingerprint,
+    pointed_step,
+    read_json,
+    shard_names,
+)
 from burnish.tracking.background import Background
+from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
 
-WRITING, REPLACED = ".writing", ".replaced"
+WRITING, REPLACED, REMOVED = ".writing", ".replaced", ".removed"  # of hidden names; what is removed is never whole
 PROBE = ".probe"
 STATE = "data/trainer.json"
 MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
 PLANNED = "enable_gradient_checkpointing"  # planned from the device's memory; it changes no result
+COUNTS = 2**53  # more than any run counts to
 PARTS = ("experience", "kl", "correction", "bad_steps", "run", "config")
 
 
@@ -43,6 +59,7 @@ class CheckpointStore:
         self.root = Path(root)
         self.keep = keep
         self.deadline_s = deadline_s
+        self._next = self.root / f".{LATEST}{WRITING}"  # the pointer of a save, until its folder is in place
         hint = (
             "The previous checkpoint is whole, and the same command resumes from the newest. Raise "
             "trainer.checkpoint_timeout, or name another folder with trainer.default_local_dir"
@@ -61,31 +78,42 @@ class CheckpointStore:
 
     def _save(self, step: int, write: Callable[[Path], None]) -> Path:
         final = self.folder(step)
-        temporary, pointer = self.root / f".{final.name}{WRITING}", self.root / f".{LATEST}.writing"
+        temporary = _hidden(final, WRITING)
         with disk_errors(final):
             self.root.mkdir(parents=True, exist_ok=True)
-            self._restore_replaced()
-            for kind in (WRITING, REPLACED):  # left behind by interrupted saves
-                for left in self.root.glob(f".global_step_*{kind}"):
-                    shutil.rmtree(left, ignore_errors=True)
+            self._settle()
             temporary.mkdir()
             write(temporary)
             _ask_again(temporary)
             _check_shards(temporary)
-            for path in temporary.rglob("*"):  # safetensors makes its files readable by the owner alone
-                if path.is_file() and not path.is_symlink():
-                    path.chmod(0o666 & ~self._umask)
-            _write_manifest(temporary, step)
-            for path in [*temporary.rglob("*"), temporary]:
-                if not path.is_symlink():
-                    _sync(path)
+            self._seal(temporary, step)
+            self._next.write_text(f"{step}\n")
+            _sync(self._next)
             self._put_in_place(temporary, final)
-            pointer.write_text(f"{step}\n")
-            _sync(pointer)
-            pointer.replace(self.root / LATEST)
+            self._next.replace(self.root / LATEST)
             _sync(self.root)
             self._prune(step)
         return final
+
+    def _seal(self, folder: Path, step: int) -> None:
+        """Add the manifest, and have all of it on the disk."""
+
+        def finish(path: Path) -> None:
+            path.chmod(0o666 & ~self._umask)  # safetensors makes its files readable by the owner alone
+            _sync(path)
+
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        digests = digests_of(files, finish)
+        manifest = {
+            "step": step,
+            "files": {str(path.relative_to(folder)): path.stat().st_size for path in files},
+            DIGESTS: {str(path.relative_to(folder)): digest for path, digest in digests.items()},
+        }
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        finish(folder / MANIFEST)
+        for path in [*folder.rglob("*"), folder]:
+            if path.is_dir() and not path.is_symlink():
+                _sync(path)
 
     def save_behind(self, step: int, write: Callable[[Path], None]) -> None:
         """Begin to `save`; `write` must not read what training changes. Waits for a save before it."""
@@ -99,22 +127,21 @@ class CheckpointStore:
     def folder(self, step: int) -> Path:
         return self.root / f"global_step_{step}"
 
-    def latest(self) -> Path | None:
-        """The newest complete checkpoint: the one the pointer names, else the newest that verifies. Damaged ones are
-        passed over with a warning. If all are, it is an error: to start over would throw a run away."""
+    def latest(self, *, digests: bool = False) -> Path | None:
+        """The newest complete checkpoint: the one the pointer names, else the newest that verifies, with `digests` in
+        every byte. Damaged ones are passed over with a warning. If all are, it is an error: to start over would throw a
+        run away."""
         self._restore_replaced()
+        self._sweep(REMOVED)
         damaged = None
-        pointer, named = self.root / LATEST, list[Path]()
-        if pointer.exists():
-            step = pointer.read_text(errors="replace").strip()
-            if step.isdecimal():
-                named = [self.folder(int(step))]
-            else:
-                text = "%s does not hold the number of a step, but %r; the newest whole checkpoint is taken"
-                log.warning(text, pointer, step)
+        pointer = self.root / LATEST
+        steps = (self._step_in_place(), pointed_step(pointer))
+        named = [self.folder(step) for step in steps if step is not None]
+        if not named and pointer.exists():
+            log.warning("%s does not hold the number of a step; the newest whole checkpoint is taken", pointer)
         for folder in dict.fromkeys([*named, *reversed(self._folders())]):
             try:
-                verify(folder)
+                self._verify(folder, digests)
             except CheckpointError as error:
                 log.warning("passed over: %s", error)
                 damaged = error
@@ -131,12 +158,16 @@ class CheckpointStore:
         if mode == "disable":
             return None
         if mode == "auto":
-            return self.latest()
+            return self.latest(digests=True)
         if not path:
             raise ConfigError("trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N")
         folder = Path(path).expanduser()
-        verify(folder)
+        self._verify(folder, digests=True)
         return folder
+
+    def _verify(self, folder: Path, digests: bool) -> None:
+        with waiting("checkpoint", "the trainer", f"checking checkpoint {folder}", self.deadline_s):
+            verify(folder, digests=digests)
 
     def _folders(self) -> list[Path]:
         found = [(int(m[1]), p) for p in self.root.glob("global_step_*") if (m := STEP_FOLDER.fullmatch(p.name))]
@@ -144,12 +175,29 @@ class CheckpointStore:
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
         # A folder cannot be renamed over a full one, so an earlier save of the same step steps aside first.
-        aside = final.with_name(f".{final.name}{REPLACED}")
+        aside = _hidden(final, REPLACED)
         if final.exists():
             final.rename(aside)
         temporary.rename(final)
         _sync(self.root)
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove(aside)
+
+    def _step_in_place(self) -> int | None:
+        """The step of a save that was killed between putting its folder in place and replacing the pointer."""
+        step = pointed_step(self._next)
+        if step is None or _hidden(self.folder(step), WRITING).exists() or not self.folder(step).exists():
+            return None
+        return step
+
+    def _settle(self) -> None:
+        """Finish or remove what interrupted saves left."""
+        self._restore_replaced()
+        if self._step_in_place() is not None:
+            self._next.replace(self.root / LATEST)
+        self._next.unlink(missing_ok=True)  # before the folder by which it would count
+        for aside in self.root.glob(f".global_step_*{REPLACED}"):
+            _remove(aside)
+        self._sweep(WRITING, REMOVED)
 
     def _restore_replaced(self) -> None:
         """Put back what was aside when a process was killed while one save took the place of another."""
@@ -159,13 +207,29 @@ class CheckpointStore:
                 with disk_errors(final):
                     aside.rename(final)
 
+    def _sweep(self, *kinds: str) -> None:
+        for kind in kinds:
+            for left in self.root.glob(f".global_step_*{kind}"):
+                shutil.rmtree(left, ignore_errors=True)
+
     def _prune(self, newest: int) -> None:
         if self.keep is None:
             return
         # Folders past `newest` are left by an earlier run that went further; they are not this run's to delete.
         ours = [p for p in self._folders() if step_of(p) <= newest]
         for folder in ours[: -self.keep]:
-            shutil.rmtree(folder)
+            _remove(folder)
+
+
+def _hidden(folder: Path, kind: str) -> Path:
+    return folder.with_name(f".{folder.name.removeprefix('.')}{kind}")
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, if it is there; whenever the process dies, a part of it never stands under its name."""
+    if folder.exists():
+        removed = folder.rename(_hidden(folder, REMOVED))
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 def is_due(every: int | None, step: int, last: int) -> bool:
@@ -182,11 +246,17 @@ def step_of(folder: Path) -> int:
     return int(match[1])
 
 
-def verify(folder: Path) -> None:
-    """Raise a CheckpointError unless every file of the manifest is there with its size."""
+def verify(folder: Path, *, digests: bool = True) -> None:
+    """CheckpointError unless every file of the manifest is there with its size and, to compare `digests`, its bytes."""
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoint at {folder}: trainer.resume_from_path should name a global_step_N folder")
-    check_whole(folder, "resume from an earlier step with trainer.resume_mode=resume_path trainer.resume_from_path=…")
+    step, instead = step_of(folder), "resume from an earlier step with trainer.resume_mode=resume_path"
+    manifest = check_whole(folder, f"{instead} trainer.resume_from_path=…", digests=digests)
+    if manifest.get("step", step) != step:
+        raise CheckpointError(
+            f"{folder / MANIFEST} is of step {manifest['step']}: {folder} was renamed, or copied over another. Rename "
+            "it to the number of its step"
+        )
 
 
 def link_model_files(folder: Path, source: str) -> None:
@@ -221,11 +291,6 @@ def _check_shards(folder: Path) -> None:
                     "the checkpoint is not complete. Set trainer.default_local_dir to a folder on storage that all "
                     "machines of the run share"
                 )
-
-
-def _write_manifest(folder: Path, step: int) -> None:
-    files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
-    (folder / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
 
 
 def _sync(path: Path) -> None:
@@ -287,16 +352,29 @@ def key_values(config: Any) -> dict[str, Any]:
 
 def read_state(folder: Path) -> dict[str, Any]:
     path = folder / STATE
-    try:
-        state: dict[str, Any] = json.loads(path.read_text())
-        missing = [name for name in PARTS if name not in state]
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{folder} is not a checkpoint of `burnish ppo`: it has no {STATE}") from error
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); resume from another step") from error
-    if missing:
-        raise CheckpointError(f"{path} is damaged (no {', '.join(missing)} in it); resume from another step")
+    if not path.is_file():
+        raise CheckpointError(f"{folder} is not a checkpoint of `burnish ppo`: it has no {STATE}")
+    with restoring(path):
+        state = read_json(path, CheckpointError)
+        if missing := [name for name in PARTS if name not in state]:
+            raise ValueError(f"no {', '.join(missing)} in it")
+        if wrong := [name for name in PARTS if not isinstance(state[name], dict)]:
+            raise ValueError(f"{wrong[0]} is a {type(state[wrong[0]]).__name__}")
+        counts = {name: state["experience"][name] for name in ("position", "drawn") if name in state["experience"]}
+        for name, count in (counts | state["bad_steps"]).items():
+            if type(count) is not int or not 0 <= count < COUNTS:
+                raise ValueError(f"{name} is no number of at least 0")
     return state
+
+
+@contextlib.contextmanager
+def restoring(path: Path) -> Iterator[None]:
+    """A CheckpointError that names a file of the controller's state: what is read of it may be of any type."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{path} is damaged ({reason}); resume from another step") from error
 
 
 def check_same_run(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

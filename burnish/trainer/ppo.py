@@ -115,8 +115,9 @@ class PPOTrainer:
         self.step, drawn = 0, 0
         if self.resume_from is not None:
             state = checkpoint.read_state(self.resume_from)
-            checkpoint.check_same_run(self.resume_from, state["run"], self.run_facts)
-            self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
+            with checkpoint.restoring(self.resume_from / checkpoint.STATE):
+                checkpoint.check_same_run(self.resume_from, state["run"], self.run_facts)
+                self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
         prompts, refills = self.order.start(trainer.total_epochs), self.config.algorithm.filter_groups.enable
         self.end = None if trainer.total_training_steps or refills else prompts
         left = math.ceil(prompts / size) - self.step if refills else math.ceil((prompts - drawn) / size)
@@ -356,9 +357,10 @@ class PPOTrainer:
                 "the run is at its last step already: nothing is trained. Raise trainer.total_epochs or "
                 "trainer.total_training_steps, or start another run with trainer.experiment_name"
             )
-        self.experience.load_state_dict(state["experience"])
-        self.credit.load_state_dict(state)
-        self.bad_updates.in_a_row |= state["bad_steps"]
+        with checkpoint.restoring(folder / checkpoint.STATE):
+            self.experience.load_state_dict(state["experience"])
+            self.credit.load_state_dict(state)
+            self.bad_updates.in_a_row |= state["bad_steps"]
 
     def close(self) -> None:
         """End what workers and reward managers started, once the checkpoint being written is complete. A failure rises

@@ -36,6 +36,7 @@ from burnish.engine.trainable import Loss, Trainable
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import read_model_facts
+from burnish.models.folder import read_json
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
@@ -292,10 +293,10 @@ def read_state(folder: Path, objective: Objective[Config, Example], examples: in
     CheckpointError where this run would not continue with the examples of that one."""
     command, config = objective.command, objective.config
     try:
-        state: dict[str, Any] = json.loads((folder / FILE).read_text())
+        state = read_json(folder / FILE, CheckpointError)
         theirs: dict[str, Any] = state | state.get("config", {})  # older checkpoints have only a few keys, outside it
         bad_steps = int(state["bad_steps"])
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except (CheckpointError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise CheckpointError(f"{folder} is not a checkpoint of `burnish {command}`: no readable {FILE}") from error
     if (writer := state.get("command", "sft")) != command:  # the oldest do not name it, and are of `burnish sft`
         raise CheckpointError(

@@ -47,13 +47,18 @@ def test_run_folders_without_a_pointer_or_without_a_checkpoint(tmp_path, caplog)
         folder_with(run / f"global_step_{step}" / "actor", "config.json", "model.safetensors")
     assert resolve_path(run) == resolve_path(run) == run / "global_step_10" / "actor"
     assert caplog.messages == [
-        f"{run}: no latest_checkpointed_iteration.txt; global_step_10 is used, the newest there; it has no "
-        "manifest.json, so it may be incomplete"
+        f"{run}: no latest_checkpointed_iteration.txt with a step in it; global_step_10 is used, the newest there; "
+        "it has no manifest.json, so it may be incomplete"
     ]
     caplog.clear()
     folder_with(run / "global_step_11", "config.json", "model.safetensors", "manifest.json")
     assert resolve_path(run) == run / "global_step_11"
-    assert caplog.messages == [f"{run}: no latest_checkpointed_iteration.txt; global_step_11 is used, the newest there"]
+    (run / "latest_checkpointed_iteration.txt").write_text("../elsewhere")
+    assert resolve_path(run) == run / "global_step_11"
+    (message,) = caplog.messages
+    assert message.endswith(
+        "no latest_checkpointed_iteration.txt with a step in it; global_step_11 is used, the newest there"
+    )
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "outputs/stage1/checkpoint-7", "./m", "~/nothing here", ".."])
