@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from burnish.engine.optim import clip_gradients
+from burnish.engine.sharding import local
+from burnish.errors import ModelError
+from burnish.models.loading import named
 
 if TYPE_CHECKING:
     from burnish.engine.trainable import Trainable
@@ -30,7 +33,16 @@ def grad_norm(trainable: "Trainable") -> float:
 
 def bad_weights(module: nn.Module) -> list[str]:
     """The names of the parameters that hold a NaN or an infinity, also of those that are not trained."""
-    return [name for name, parameter in module.named_parameters() if not _is_finite(parameter)]
+    return [name for name, parameter in module.named_parameters() if not _is_finite(local(parameter))]
+
+
+def check_weights(module: nn.Module, path: str) -> None:
+    """ModelError where a model that was just loaded from `path` holds a NaN or an infinity, which no learning
+    rate is to blame for."""
+    if bad := bad_weights(module):
+        raise ModelError(
+            f"{path}: the weights hold NaN or infinities, in {named(bad)}; copy the model again, or name another one"
+        )
 
 
 def bad_gradients(trainable: "Trainable") -> list[str]:

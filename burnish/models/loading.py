@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
 from burnish.models.device import dtype_on
+from burnish.models.facts import check_config
 from burnish.models.folder import (
     TOKENIZER_FILES,
     check_tokenizer,
@@ -246,6 +247,7 @@ def load_unchanged(
 def _config_of(folder: Path, trust_remote_code: bool) -> "PreTrainedConfig":
     from transformers import AutoConfig
 
+    check_config(folder)
     with reading(folder, "config.json"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
 

@@ -2,16 +2,18 @@
 a torn last line; `resume` takes both away, so that the file equals that of a run that was never interrupted."""
 
 import json
+import logging
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from burnish.errors import CheckpointError
 from burnish.tracking.base import Backend, RunFacts
 from burnish.tracking.disk import disk_problem, json_line, write_atomically
+
+log = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 TAIL = 1 << 16  # bytes that are read first of a file's end
@@ -57,7 +59,7 @@ class JsonlBackend(Backend):
     def resume(self, step: int) -> None:
         path = self._lines.path
         if path.exists():
-            kept = [record for record in read_lines(path) if int(record["step"]) <= step]
+            kept = [record for record, metrics in _metrics(path) if metrics["step"] <= step]
             write_atomically(path, map(json_line, kept))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -71,18 +73,42 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
     """The lines of a metrics.jsonl (or of the one in a run folder), numbers as floats and `step` as an int."""
     path = Path(path)
     path = path / METRICS_FILE if path.is_dir() else path
-    return [{key: int(v) if key == "step" else float(v) for key, v in record.items()} for record in read_lines(path)]
+    return [metrics for _, metrics in _metrics(path)]
 
 
-def read_lines(path: Path) -> list[dict]:
-    """All whole lines of a .jsonl file; a torn last line, which a killed writer leaves, is not one."""
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    # Not splitlines(): a sample's text may hold U+2028, which that takes for the end of a line.
-    return [json.loads(line) for line in whole.split("\n") if line.strip()]
+def _metrics(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
+    """Each line, and its numbers. Lines that another program wrote are left out with a warning."""
+    for record in read_lines(path):
+        try:
+            numbers = {key: float(value) for key, value in record.items()}
+            yield record, {**numbers, "step": int(numbers["step"])}
+        except (KeyError, TypeError, ValueError, OverflowError):
+            log.warning("%s: a line without a step, or with other values than numbers, is left out", path)
 
 
-def last_lines(path: Path, count: int) -> list[dict]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All whole records of a .jsonl file; a torn last line, which a killed writer leaves, is not one. Of others that
+    are none it warns. Lines are cut before they are decoded: one may be torn inside a character."""
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        if line.strip():
+            record = _record(line)
+            if record is None:
+                log.warning("%s: line %d is no JSON object and is left out", path, number)
+            else:
+                found.append(record)
+    return found
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
     """The last whole lines of a .jsonl file, which may be long: no more than them is read. Those that are no record, as
     another program may write, are left out."""
     with path.open("rb") as file:
@@ -94,12 +120,7 @@ def last_lines(path: Path, count: int) -> list[dict]:
             if len(lines) >= count or not start:
                 break
             room *= 4
-    found = []
-    for line in lines[-count:]:
-        with suppress(ValueError):
-            record = json.loads(line)
-            found += [record] if isinstance(record, dict) else []
-    return found
+    return [record for line in lines[-count:] if (record := _record(line)) is not None]
 
 
 def cut_torn_line(path: Path) -> None:

@@ -108,8 +108,10 @@ def _statuses(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
         try:
             one = json.loads(file.read_text(encoding="utf-8"))
             _process(one, 0.0)  # whether it has what is read of it
-            found[str(one["name"])] = {**one, "started": float(one["started"]), "state": str(one["state"])}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            times = {name: float(one[name]) for name in ("started", "time")}
+            steps = {name: one.get(name) if isinstance(one.get(name), int) else None for name in ("step", "steps")}
+            found[str(one["name"])] = {**one, **times, **steps, "state": str(one["state"])}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
     return found
 

@@ -29,6 +29,7 @@ from burnish.config.supervised import SupervisedConfig
 from burnish.data.examples import Batches, Example, Examples
 from burnish.data.files import describe
 from burnish.engine.batching import MicroBatch
+from burnish.engine.diagnosis import check_weights
 from burnish.engine.dump import BadSteps, Update, dump_folder
 from burnish.engine.forward import Forward
 from burnish.engine.seeding import seed_torch
@@ -136,6 +137,7 @@ class SupervisedTrainer(Generic[Config, Example]):
 
     def begin(self) -> None:
         self.trainable = make_trainable(self.objective, self.total_steps)
+        check_weights(self.trainable.module, f"model.path={self.config.model.path}")
         self.dumps = BadSteps(self.config.trainer.default_local_dir, self.objective.command, self.config)
         if self.resume_from is not None:
             with waiting("checkpoint", "the trainer", f"reading checkpoint {self.resume_from}", self.store.deadline_s):

@@ -19,6 +19,7 @@ from burnish.algorithms.losses import needs_of, policy_loss, token_choice
 from burnish.config.engines import engine_spec
 from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
+from burnish.engine.diagnosis import check_weights
 from burnish.engine.dump import BadSteps, Update
 from burnish.engine.forward import Forward
 from burnish.engine.offload import HostModule
@@ -47,6 +48,7 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         model, ref = self.config.actor_rollout_ref.model, self.config.actor_rollout_ref.ref
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         self.load_actor()
+        check_weights(self.actor.module, f"actor_rollout_ref.model.path={model.path}")
         self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
         self.model_folder = ModelFolder(self.actor, self.tokenizer, self.config.actor_rollout_ref.actor.checkpoint)
         self.reference: Forward | None = None

@@ -9,6 +9,7 @@ from burnish.algorithms.losses.value import value_loss
 from burnish.algorithms.tally import Metrics
 from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
+from burnish.engine.diagnosis import check_weights
 from burnish.engine.dump import BadSteps
 from burnish.engine.offload import HostModule
 from burnish.engine.packing import pack
@@ -24,6 +25,7 @@ class CriticWorker(TrainedModelWorker):
         model = self.config.critic.model
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         self.load_critic()
+        check_weights(self.critic.module, f"critic.model.path={model.path}")
         self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
         self.model_folder = ModelFolder(self.critic, self.tokenizer, self.config.critic.checkpoint)
         self.weights = HostModule(self.critic.module, parks=self.config.critic.fsdp_config.param_offload)

@@ -13,6 +13,7 @@ from burnish.algorithms.process_reward import outcome_loss, process_rewards
 from burnish.algorithms.tally import Metrics
 from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
+from burnish.engine.diagnosis import check_weights
 from burnish.engine.dump import BadSteps
 from burnish.engine.offload import HostModule
 from burnish.engine.packing import pack
@@ -39,6 +40,7 @@ class ProcessRewardWorker(TrainedModelWorker):
                 f"ids for {len(other)} of them, such as {other[0]!r}; choose a model with the policy's tokenizer"
             )
         self.load_trained()
+        check_weights(self.model.module, f"process_reward.model.path={model.path}")
         self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
         self.model_folder = ModelFolder(self.model, self.tokenizer)
         self.weights = HostModule(self.model.module, parks=False)

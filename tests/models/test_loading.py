@@ -100,7 +100,7 @@ def test_value_model_head_comes_from_the_seed_or_from_the_folder(tiny_model, tmp
             r"layers\.0\.mlp\.down_proj\.weight is \(32, 128\) in the weights and \(32, 64\) .*6 such tensors",
         ),
         ({"model_type": "quux"}, r"cannot load config\.json: .*quux"),
-        (None, "cannot load the model: "),
+        (None, "model.safetensors: damaged or cut off"),
         (["gate", "up", "down"], r"the weights lack model\.layers\.1\.mlp\.down_proj\.weight, "),
     ],
     ids=["another size", "an unknown architecture", "a cut off file", "missing weights"],
