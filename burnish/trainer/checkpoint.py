@@ -360,8 +360,8 @@ def read_state(folder: Path) -> dict[str, Any]:
             raise ValueError(f"no {', '.join(missing)} in it")
         if wrong := [name for name in PARTS if not isinstance(state[name], dict)]:
             raise ValueError(f"{wrong[0]} is a {type(state[wrong[0]]).__name__}")
-        counts = {name: state["experience"][name] for name in ("position", "drawn") if name in state["experience"]}
-        for name, count in (counts | state["bad_steps"]).items():
+        drawn = {"position": state["experience"]["position"], "drawn": state["experience"].get("drawn", 0)}
+        for name, count in (drawn | state["bad_steps"]).items():
             if type(count) is not int or not 0 <= count < COUNTS:
                 raise ValueError(f"{name} is no number of at least 0")
     return state

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from burnish.models.tiny import write_tiny_model
 from burnish.trainer.checkpoint import verify
 from tests.bad_input.conftest import EACH, MODEL_KEY, assert_says
+from tests.trainer.tampering import seal
 
 
 @pytest.fixture
@@ -173,8 +174,10 @@ def test_damaged_trainer_state(refuses, saved):
     state = folder / "data/trainer.json"
     text = state.read_text()
     state.write_text("?" * len(text))
+    seal(folder)
     message = refuses("ppo", "trainer.total_training_steps=2")
-    assert_says(message, "run/global_step_1/data/trainer.json is damaged", "resume from another step")
+    assert_says(message, "run/global_step_1/data/trainer.json: not readable as JSON")
     state.write_text(json.dumps({"step": 1}).ljust(len(text)))
+    seal(folder)
     message = refuses("ppo", "trainer.total_training_steps=2")
     assert_says(message, "run/global_step_1/data/trainer.json is damaged", "experience")

@@ -120,11 +120,11 @@ WRONG = [("config", []), ("versions", None), ("step", "x"), ("number", True), ("
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (write_text("update.json", '{"format": 1, '), "is damaged .update.json: "),
-        (write_text("update.json", "[" * 100_000), "is damaged .update.json: "),
+        (write_text("update.json", '{"format": 1, '), "update.json: not readable as JSON"),
+        (write_text("update.json", "[" * 100_000), "update.json: not readable as JSON"),
         (write_text("update.json", '{"format": 99}'), "not of a format this version reads"),
-        (write_text("update.json", "[]"), "not of a format this version reads"),
-        (lambda folder: (folder / "batch.json").unlink(), "is damaged .FileNotFoundError: .*batch.json"),
+        (write_text("update.json", "[]"), "update.json: expected an object"),
+        (lambda folder: (folder / "batch.json").unlink(), "batch.json: not readable as JSON"),
         (write_text("batch.json", "{}"), "is damaged .KeyError: 'non_tensor_batch'"),
         (write_text("batch.safetensors", "12345678abc"), "is damaged .SafetensorError: "),
         *((facts(**{key: value}), f"update.json: {key} is a {type(value).__name__}, and not") for key, value in WRONG),
