@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from burnish.models.tiny import write_tiny_model
 from burnish.trainer.checkpoint import verify
@@ -62,6 +63,16 @@ def test_weights_that_are_cut_off(refuses, broken_model, command):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert_says(refuses(command, f"{MODEL_KEY[command]}={folder}"), "broken", "model.safetensors")
+
+
+@EACH
+def test_weights_that_are_no_numbers_are_not_blamed_on_the_learning_rate(refuses, broken_model, command):
+    file = Path(broken_model()) / "model.safetensors"
+    weights = load_file(file)
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, file, metadata={"format": "pt"})
+    message = refuses(command, f"{MODEL_KEY[command]}=broken")
+    assert_says(message, f"{MODEL_KEY[command]}=broken: the weights hold NaN or infinities, in ", "model.norm.weight")
 
 
 FULL = "No space left on device"

@@ -84,12 +84,16 @@ def test_a_checkpoint_without_a_manifest_of_its_model(copy, find, typed, text, m
 @pytest.mark.parametrize("typed", [".", "global_step_20", "global_step_20/actor"])
 def test_a_truncated_checkpoint_is_named(copy, find, typed):
     file = copy / "global_step_20" / "actor" / "model.safetensors"
+    size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match=r"global_step_20 is truncated: actor/model\.safetensors has \d+ bytes"):
         find(copy / typed)
     find(copy / "global_step_20", role="critic")
     (copy / "global_step_20" / "critic" / "optimizer.safetensors").write_bytes(b"")  # which is not exported
     find(copy / "global_step_20", role="critic")
+    file.write_bytes(bytes(size))
+    with pytest.raises(CheckpointError, match=r"actor/model\.safetensors is not what was written"):
+        find(copy / typed)
     file.unlink()
     with pytest.raises(CheckpointError, match=r"actor/model\.safetensors is missing. Copy it again, or export an"):
         find(copy / typed)

@@ -7,12 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from burnish.config.model import ModelConfig
 from burnish.config.optim import OptimConfig
 from burnish.engine.trainable import Trainable
 from burnish.errors import ModelError
 from burnish.models.device import dtype_on
 from burnish.models.facts import read_model_facts
+from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.tiny import write_tiny_model
+from tests.models.helpers import edit_json
 
 
 @pytest.mark.parametrize(
@@ -91,3 +94,86 @@ def test_auto_is_bfloat16_on_a_gpu_that_has_it(monkeypatch, capability, expected
     assert dtype_on("cuda:0", "auto") == expected
     assert dtype_on("cuda:0", "float16") == "float16"
     assert dtype_on("cpu", "auto") == "float32" and dtype_on("cpu", "bfloat16") == "bfloat16"
+
+
+DEEP = "[" * 100_000
+NOT_A_SIZE = [
+    *(
+        ({name: value}, f"config.json: {name}=.* is not a whole number above 0")
+        for name in ("num_attention_heads", "hidden_size", "num_hidden_layers")
+        for value in (0, -1, "four", 2.5, True, 10**400, float("nan"))
+    ),
+    *(
+        ({name: 0}, f"config.json: {name}=0 is not a whole number above 0")
+        for name in ("vocab_size", "num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings")
+    ),
+    *(
+        ({name: value}, "config.json and weights disagree: by the sizes in config.json")
+        for name, value in (
+            ("num_hidden_layers", 10**9), ("vocab_size", 10**12), ("hidden_size", 10**9), ("intermediate_size", 10**11)
+        )
+    ),
+    ({"text_config": {"num_hidden_layers": -3}}, "num_hidden_layers=-3 is not a whole number"),
+]  # fmt: skip
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(("changes", "words"), NOT_A_SIZE)
+def test_sizes_of_no_model_are_refused_before_anything_is_made(tiny_model, tmp_path, changes, words):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    edit_json(folder / "config.json", **changes)
+    for read in (read_model_facts, lambda folder: load_causal_lm(folder, ModelConfig())):
+        with pytest.raises(ModelError, match=words) as refused:
+            read(folder)
+        assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
+
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        *(
+            (name, content, f"{name}: not readable as JSON")
+            for name in ("config.json", INDEX)
+            for content in ("", DEEP, "{", '{"a": ' + "9" * 5000 + "}", b"\xff\xfe\x00{")
+        ),
+        *((name, "[3]", f"{name}: expected an object") for name in ("config.json", INDEX)),
+        *(
+            (INDEX, json.dumps({"weight_map": content}), f"{INDEX}: not readable as an index")
+            for content in (None, [], {"a": 1, "b": "x"}, {"a": []})
+        ),
+        *(
+            (INDEX, json.dumps({"weight_map": {"a": content}}), f"{INDEX}: names '{content}', which is outside")
+            for content in ("../../secret", "/etc/passwd")
+        ),
+        *(
+            ("model.safetensors", content, "model.safetensors: damaged or cut off")
+            for content in (
+                b"",
+                b"12345678abc",
+                (2**62).to_bytes(8, "little") + b"{}",
+                len(DEEP).to_bytes(8, "little") + DEEP.encode(),
+            )
+        ),
+        ("adapter_config.json", DEEP, "a LoRA adapter, not a whole model"),
+    ],
+)
+def test_files_of_a_model_that_hold_anything_are_named(tiny_model, tmp_path, name, content, words):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ModelError, match=words) as refused:
+        read_model_facts(folder)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", ["", DEEP, "[]", '{"added_tokens_decoder": 3}'])
+def test_files_of_a_tokenizer_that_hold_anything_are_named(tiny_model, tmp_path, name, content):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    (folder / name).write_text(content)
+    with pytest.raises(ModelError, match=f"{folder}: cannot load the tokenizer"):
+        load_tokenizer(folder)

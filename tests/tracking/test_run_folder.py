@@ -37,7 +37,16 @@ class Outer:
     seed: int | None = None
 
 
-LEFT = ("config.yaml", "recipe.yaml", "metrics.jsonl", "events.jsonl", "global_step_3/model", "rollouts/3.jsonl")
+LEFT = (
+    "config.yaml",
+    "recipe.yaml",
+    "metrics.jsonl",
+    "events.jsonl",
+    "global_step_3/model",
+    "rollouts/3.jsonl",
+    ".global_step_4.replaced/model",
+    ".latest_checkpointed_iteration.txt.writing",
+)
 
 
 def fill(folder, *names):

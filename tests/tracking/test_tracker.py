@@ -59,6 +59,20 @@ def test_resuming_equals_never_having_been_killed(trainer, folder, tmp_path):
     assert path.read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
 
+def test_a_run_resumes_whatever_a_full_disk_or_another_program_left(trainer, folder, caplog):
+    run(trainer, folder, range(1, 4))
+    path = folder.path / "metrics.jsonl"
+    whole = path.read_bytes()
+    foreign = ["a note", "[1]", '{"step": "two"}', '{"step": 1e999}', '{"step": 2, "a": [1]}', '{"a": 1}', "[" * 10**5]
+    torn = '{"step": 4, "val/好/mean": 1}'.encode()[:18]  # inside a character
+    path.write_bytes(b"".join([whole, *(line.encode() + b"\n" for line in foreign), b"\xff\xfe\n", torn]))
+    assert [line["step"] for line in read_metrics(folder.path)] == [1, 2, 3]
+    with Tracker(trainer, folder) as tracker:
+        tracker.resume(3)
+    assert path.read_bytes() == whole
+    assert caplog.text.count("left out") == 2 * (len(foreign) + 1) and f"{path}: line 4 is no JSON" in caplog.text
+
+
 def test_events_carry_their_facts_are_flushed_and_continue_after_a_torn_line(trainer, folder):
     (folder.path / "events.jsonl").write_text('{"kind": "start"}\n{"kind": "wa')
     with Tracker(trainer, folder) as tracker:

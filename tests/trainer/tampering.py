@@ -88,7 +88,7 @@ def elsewhere(name: str) -> Tamper:
     """A link to the same bytes outside of the folder."""
 
     def change(folder: Path) -> None:
-        outside = (folder / name).rename(folder.parent.parent / f"outside-{Path(name).name}")
+        outside = (folder / name).rename(folder.absolute().parent.parent / f"outside-{Path(name).name}")
         (folder / name).symlink_to(outside)
 
     return change

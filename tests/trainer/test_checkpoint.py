@@ -1,8 +1,10 @@
 """A checkpoint is complete or not there, whatever happens while it is written."""
 
 import asyncio
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -14,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from burnish.errors import CheckpointError, ConfigError, WorkerError
+from burnish.models.folder import LATEST
 from burnish.trainer.checkpoint import CheckpointStore, link_model_files, step_of, verify
 from burnish.trainer.groups import write_captured
 
@@ -61,6 +64,34 @@ def test_a_manifest_that_is_damaged_or_names_files_elsewhere_is_refused(tmp_path
         verify(folder)
 
 
+def test_a_folder_in_place_before_its_pointer_is_the_newest_and_those_of_an_earlier_run_are_not(tmp_path):
+    store = CheckpointStore(tmp_path)
+    for step in (3, 4, 9):  # 9 is left by a run that went further, before this one resumed from 3
+        folder = store.save(step, write_something("x"))
+    pointer, intended = tmp_path / "latest_checkpointed_iteration.txt", tmp_path / f".{LATEST}.writing"
+    pointer.write_text("3\n")
+    assert store.latest() == store.folder(3)
+    intended.write_text("4\n")  # killed before the pointer was replaced
+    assert store.latest() == store.folder(4) and pointer.read_text() == "3\n"
+    shutil.copytree(store.folder(4), tmp_path / ".global_step_4.writing")  # killed while 4 was to be saved again
+    assert store.latest() == store.folder(3)
+    store.save(5, write_something("x"))
+    assert store.latest() == store.folder(5) and folder.exists() and not intended.exists()
+
+
+def test_a_checkpoint_without_digests_is_checked_by_sizes(tmp_path):
+    store = CheckpointStore(tmp_path)
+    folder = store.save(1, write_something("x"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest.pop("sha256") == {"actor/weights.bin": hashlib.sha256(b"x").hexdigest()}
+    (folder / "actor/weights.bin").write_text("y")
+    with pytest.raises(CheckpointError, match=r"actor/weights\.bin is not what was written"):
+        store.to_resume("auto", None)
+    assert store.latest() == folder, "to name it, no file is read"
+    (folder / "manifest.json").write_text(json.dumps(manifest))  # as they were before
+    assert store.to_resume("auto", None) == folder
+
+
 def test_resume_modes(tmp_path):
     store = CheckpointStore(tmp_path)
     assert store.to_resume("auto", None) is None
@@ -89,7 +120,9 @@ def test_links_make_the_root_loadable(tmp_path, linked, others):
     assert all((tmp_path / name).read_text() == name for name in linked)
 
 
-@pytest.mark.parametrize("text", ["", "x", "../elsewhere/global_step_9", "1/../../elsewhere/global_step_9", "\udcff"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "../elsewhere/global_step_9", "1/../../elsewhere/global_step_9", "\udcff", "-1", "9" * 5000]
+)
 def test_a_pointer_that_names_no_step_is_passed_over(tmp_path, text, caplog):
     CheckpointStore(tmp_path / "elsewhere").save(9, write_something("x"))
     store = CheckpointStore(tmp_path / "run")

@@ -106,6 +106,13 @@ def attempts(operations, save, killed, place, start):
     assert total > 10
 
 
+def all_visible_are_whole(root: Path) -> list[str]:
+    folders = list(root.glob("global_step_*"))
+    for folder in folders:
+        verify(folder)
+    return [folder.name for folder in folders]
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["the next step", "the same step again"])
 @pytest.mark.parametrize("killed", [False, True], ids=["full disk", "killed"])
 @pytest.mark.parametrize("behind", [False, True], ids=["at once", "behind"])
@@ -134,15 +141,34 @@ def test_no_operation_of_a_save_can_lose_the_previous_checkpoint(tmp_path, monke
     assert old != new
     seen = set()
     for root, at in attempts(Operations(monkeypatch), save, killed, tmp_path, start):
+        visible = all_visible_are_whole(root)
         latest = CheckpointStore(root).latest()
         assert latest is not None, f"operation {at} lost all checkpoints"
-        verify(latest)
+        assert latest.name >= max(visible, default=""), f"operation {at} lost the newest checkpoint, which is whole"
         found = contents(latest)
         assert found in (old, new), f"operation {at} left a mixture"
         seen.add("old" if found == old else "new")
         assert contents(CheckpointStore(root, keep=1).save(3, writer("new")))["actor/weights"] == b"new"
         assert sorted(p.name for p in root.iterdir()) == ["global_step_3", "latest_checkpointed_iteration.txt"]
     assert seen == {"old", "new"}
+
+
+@pytest.mark.long
+def test_no_two_kills_leave_a_part_of_a_checkpoint_visible(tmp_path, monkeypatch):
+    """The second comes while a save cleans up after the first, and saves the same step again."""
+
+    def save(root: Path) -> None:
+        CheckpointStore(root, keep=1).save(2, lambda folder: (folder / "weights").write_text("new"))
+
+    store = CheckpointStore(tmp_path / "start")
+    for step in (1, 2):
+        store.save(step, lambda folder: (folder / "weights").write_text("old"))
+    operations = Operations(monkeypatch)
+    for first, _ in attempts(operations, save, True, tmp_path / "first", store.root):
+        for root, _ in attempts(operations, save, True, tmp_path / "second", first):
+            all_visible_are_whole(root)
+            assert CheckpointStore(root).latest() == root / "global_step_2"
+        shutil.rmtree(tmp_path / "second")
 
 
 @pytest.mark.long
