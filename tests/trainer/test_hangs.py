@@ -14,7 +14,6 @@ from burnish.agents.server import ServerManager
 from burnish.errors import DeadlineError
 from burnish.tracking import watchdog
 from burnish.tracking.run_status import read_status
-from burnish.trainer import checkpoint
 from burnish.trainer.checkpoint import CheckpointStore
 from tests.trainer.conftest import events
 from tests.trainer.scripted import FAUST, Reply, answering, call, question, write_echo
@@ -117,15 +116,15 @@ def test_reward_function_that_hangs_costs_its_sample_or_is_retried(train, reward
 
 def test_checkpoint_that_cannot_be_written_ends_the_run(train, monkeypatch):
     """The checkpoint before it is whole, and is gone on from."""
-    never, write_manifest = threading.Event(), checkpoint._write_manifest
+    never, seal = threading.Event(), CheckpointStore._seal
 
-    def hang(folder, step):
+    def hang(store, folder, step):
         if step == 2 and not never.is_set():
             never.wait()
             raise OSError("the disk is back, and nobody waits for it")
-        write_manifest(folder, step)
+        seal(store, folder, step)
 
-    monkeypatch.setattr(checkpoint, "_write_manifest", hang)
+    monkeypatch.setattr(CheckpointStore, "_seal", hang)
     run = [*GRPO, "data.val_files=null", "trainer.save_freq=1", "trainer.total_training_steps=2", SOON_LATE]
     told = r"writing checkpoint run/global_step_2 has not ended .*The previous checkpoint is whole"
     with looking() as seen, pytest.raises(DeadlineError, match=told):

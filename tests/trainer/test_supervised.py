@@ -21,6 +21,7 @@ from burnish.trainer.sft import NextTokens
 from burnish.trainer.sft_trainer import main as sft
 from burnish.trainer.supervised import tokens_per_pass
 from tests.trainer.conftest import CONVERSATIONS, without_times
+from tests.trainer.tampering import seal
 
 EACH = pytest.mark.parametrize("command", ["sft", "rm"])
 
@@ -84,7 +85,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused(run, monkeypatch, command):
     with pytest.raises(CheckpointError, match=rf"is not a checkpoint of `burnish {other}`, but of `burnish {command}`"):
         run(other)
     state = folder / "global_step_1" / "trainer.json"
-    state.write_text("[]".ljust(state.stat().st_size))
+    state.write_text("[]")
+    seal(state.parent)
     with pytest.raises(CheckpointError, match=rf"step_1 is not a checkpoint of `burnish {command}`: .* trainer.json"):
         run(command, "trainer.resume_mode=resume_path", f"trainer.resume_from_path={folder / 'global_step_1'}")
 
@@ -239,7 +241,8 @@ def test_a_checkpoint_from_before_keys_were_kept_is_resumed(run):
     def make_old(step, **facts):
         path = folder / f"global_step_{step}" / "trainer.json"
         old = {"data.train_batch_size": 3, "data.seed": 1, "data.shuffle": True, "number of training examples": 7}
-        path.write_text(json.dumps(old | {"bad_steps": 0} | facts).ljust(path.stat().st_size))
+        path.write_text(json.dumps(old | {"bad_steps": 0} | facts))
+        seal(path.parent)
 
     folder, _ = run("sft", "trainer.total_training_steps=1")
     make_old(1)
