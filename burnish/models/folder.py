@@ -160,7 +160,7 @@ def _check_kinds(checkpoint: Path) -> None:
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
             problem = "is a link that leads out of it"
         if problem:
-            raise CheckpointError(f"checkpoint {checkpoint} is damaged: {path} {problem}; remove it")
+            raise CheckpointError(f"checkpoint {checkpoint} is damaged: {one_line(str(path))} {problem}; remove it")
 
 
 def digests_of(paths: Iterable[Path], then: Callable[[Path], object] = lambda path: None) -> dict[Path, str]:
