@@ -20,6 +20,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn [1]")
     parser.add_argument("--only", nargs="+", default=list(KINDS), metavar="KIND[/SERIES]", help=", ".join(KINDS))
     options = parser.parse_args()
+    if unknown := [name for name in options.only if name.partition("/")[0] not in KINDS]:
+        parser.error(f"--only: no kind {unknown[0]}; there are {', '.join(KINDS)}")
     began, place = time.monotonic(), Path(tempfile.mkdtemp(prefix="kills-"))
     os.environ |= {"OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(place)}
     with Campaign(place, options.seed, lambda line: print(line, flush=True)) as campaign:

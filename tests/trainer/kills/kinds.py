@@ -27,7 +27,7 @@ class Kind:
     when: list[str] = field(default_factory=list)  # more keys of the killed runs, which may change no number
     command: str = "ppo"
     alone: bool = False  # started as `python -m burnish.cli.main`, not forked
-    on_ray: bool = False  # its processes are in the group too; without them the command ends by a signal to all somehow
+    on_ray: bool = False  # SIGTERM to the group ends Ray's own processes too, and then Ray the command, with code 1
     copied: bool = False  # killed runs start in a copy of the finished run
     from_scratch: bool = False  # every start is from step 0
     prompts_only: bool = False  # its numbers depend on the clock
