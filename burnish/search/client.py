@@ -10,6 +10,7 @@ For each event loop there is a `_Lane`: a timer sends what has gathered, a task 
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from burnish.loop_thread import run_to_end
 from burnish.search.documents import MAX_QUERY_CHARACTERS, AnswerCache, Document
 from burnish.waits import waiting
 
+KEY_VARIABLE = "BURNISH_RETRIEVER_API_KEY"  # its value is sent to the server, and is in no configuration
 WINDOW_S = 0.003
 PER_REQUEST = 256  # queries; as long as they may be, and in JSON, they stay below the server's limit of a body
 MAX_REQUESTS = 16  # at the same time
@@ -244,7 +246,9 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
 def open_connections(url: str) -> httpx.AsyncClient:
     # Certificates take long to load. Without the environment: a proxy for the internet does not know the machines of a
     # cluster.
-    return httpx.AsyncClient(verify=url.startswith("https:"), timeout=None, trust_env=False)
+    key = os.environ.get(KEY_VARIABLE)
+    headers = {b"authorization": f"Bearer {key}".encode()} if key else {}
+    return httpx.AsyncClient(headers=headers, verify=url.startswith("https:"), timeout=None, trust_env=False)
 
 
 async def post(

@@ -60,6 +60,7 @@ class SearchService:
         self._max_waiting = max_waiting
         self._waiting: dict[Key, asyncio.Future[Outcome]] = {}
         self._running: dict[Key, asyncio.Future[Outcome]] = {}
+        self._wanted: Counter[Key] = Counter()  # requests that wait for it
         self._worker: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="retriever")  # one: the retriever's contract
 
@@ -72,7 +73,15 @@ class SearchService:
         keys = [(query, topk) for query in queries]
         found, futures = self._look_up(keys)
         if futures:
-            await asyncio.wait(set(futures.values()))  # unlike gather, leaves them alone when this request is cancelled
+            self._wanted.update(futures.keys())
+            try:
+                await asyncio.wait(set(futures.values()))  # unlike gather, leaves them alone when this one is cancelled
+            finally:
+                self._wanted.subtract(futures.keys())
+                for key in futures:
+                    if not self._wanted[key]:
+                        del self._wanted[key]
+                        self._waiting.pop(key, None)  # all who asked have left
         outcomes: dict[Key, Outcome] = {**found, **{key: future.result() for key, future in futures.items()}}
         failed = [outcome for outcome in outcomes.values() if isinstance(outcome, SearchFailed)]
         if failed:

@@ -202,7 +202,7 @@ def place(files, monkeypatch):
         ("retriever index --corpus corpus.jsonl --output x --encoder no", "--encoder no: no config.json in it"),
         ("retriever query --index x q --topk 0", "argument --topk: 0 is not 1 or more"),
         ("retriever serve --index x --topk 101", "--topk 101: at most 100"),
-        ("retriever serve --index x --port 0 --host 'no host'", "cannot listen on --host no host --port 0"),
+        ("retriever serve --index x --port 0 --host 'no host'", "--host no host: no such address"),
         ("serve m --port x", "argument --port: invalid int value: 'x'"),
         ("serve m --port 70000", "--port 70000: ports go from 1 to 65535"),
         ("serve m --max-num-seqs 0", "argument --max-num-seqs: 0 is not 1 or more"),

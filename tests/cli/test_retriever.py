@@ -68,7 +68,7 @@ def test_all_flags_reach_the_server(monkeypatch, flags, given, how):
     seen = []
     monkeypatch.setattr(server, "serve", lambda *given, **how: seen.append((given, how)) or 0)
     assert main([*SERVE, "--index", "I", *flags.split()]) == 0
-    assert seen == [((Path("I"), *given), dict(zip(("mode", "rerank", "device", "corpus"), how, strict=True)))]
+    assert seen == [((Path("I"), *given, None), dict(zip(("mode", "rerank", "device", "corpus"), how, strict=True)))]
 
 
 def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatch, tmp_path):
@@ -77,7 +77,7 @@ def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatc
     monkeypatch.setattr(server, "open_index", lambda *_, **__: pytest.fail("the index was opened"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main([*SERVE, "--index", "x", "--port", str(taken.getsockname()[1])]) == 2
-    assert "Address already in use" in capsys.readouterr().err
+    assert "is in use by another program" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_from_start_to_a_signal(index, program, number, code):
         process.kill()
         process.communicate()
     assert (process.returncode, out) == (code, "")
-    assert "--host 0.0.0.0: any machine that reaches this one may search the index" in err and "Traceback" not in err
+    assert "--host 0.0.0.0 without --api-key: any machine that reaches this one may search the index" in err and "Traceback" not in err

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
-from burnish.errors import ConfigError
 from burnish.search import server as module
 from burnish.search.documents import AnswerCache, Document, Hit
 from burnish.search.server import make_app
+from burnish.web.server import listen, url
 from tests.processes import until
 from tests.search.conftest import CORPUS, Words, serving
 
@@ -286,7 +286,7 @@ def test_answers_have_the_shapes_of_the_api_page(calm_server):
     operation = api["paths"]["/retrieve"]["post"]
     body = operation["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["queries"] and body["properties"]["queries"]["maxItems"] == 4096
-    assert set(operation["responses"]) == {"200", "408", "413", "415", "422", "500", "503"}
+    assert set(operation["responses"]) == {"200", "401", "408", "413", "415", "422", "500", "503"}
     assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ProblemModel")
 
 
@@ -316,7 +316,7 @@ def test_a_signal_right_after_the_line_is_not_lost(words, monkeypatch, number, c
     monkeypatch.setattr(module, "print", lambda *_, **__: os.kill(os.getpid(), number), raising=False)
     too_late = threading.Timer(60, os.kill, (os.getpid(), signal.SIGTERM))  # so that a server which runs on is ended
     too_late.start()
-    with module.listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         assert module.run(make_app(words), listener, "words") == code
     assert not too_late.finished.is_set()
     too_late.cancel()
@@ -332,34 +332,15 @@ def test_a_request_that_does_not_end_does_not_hold_a_stopping_server_up(words, m
         until(lambda: bool(words.calls))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with module.listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(2) as clients:
-        url = f"{module.address(listener)}/retrieve"
-        stuck = clients.submit(httpx.post, url, json={"queries": ["whale"]}, timeout=30)
+    with listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(2) as clients:
+        address = f"{url(listener)}/retrieve"
+        stuck = clients.submit(httpx.post, address, json={"queries": ["whale"]}, timeout=30)
         clients.submit(stop)
         assert module.run(make_app(words), listener, "words") == 0
         assert not words.gate.is_set()
         held.cancel()
         words.gate.set()
         assert stuck.exception() is not None or stuck.result().status_code == 500
-
-
-def test_addresses_and_sockets():
-    with module.listen("::1", 0) as listener:
-        assert module.address(listener) == f"http://[::1]:{listener.getsockname()[1]}"
-    with module.listen("0.0.0.0", 0) as listener:
-        port = listener.getsockname()[1]
-        assert module.address(listener) == f"http://127.0.0.1:{port}"
-        with pytest.raises(ConfigError, match=f"cannot listen on --host 0.0.0.0 --port {port}: Address already in use"):
-            module.listen("0.0.0.0", port)
-    for host in ("no such host", "192.0.2.1", "x" * 100):
-        with pytest.raises(ConfigError, match="cannot listen on --host .*; take another port .* as the host"):
-            module.listen(host, 0)
-    # Headers and body go out as two packets; with Nagle's algorithm the second waits for 40 ms.
-    with module.listen("127.0.0.1", 0) as listener:
-        client = socket.create_connection(listener.getsockname())
-        connection, _ = listener.accept()
-        with client, connection:
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 load_all_checks()
