@@ -163,12 +163,11 @@ def make_app(
     async def retrieve(request: Request) -> Response:
         """The documents that match each query best."""
         begin = time.perf_counter()
-        service.metrics.in_flight += 1
         try:
             check_key(request, api_key)
-            if service.metrics.in_flight > MAX_REQUESTS:
-                raise Overloaded(f"{MAX_REQUESTS} requests are in flight")
             query, documents = await read_query(request, topk)
+            if service.metrics.in_flight >= MAX_REQUESTS:
+                raise Overloaded(f"{MAX_REQUESTS} requests are in flight")
             hits = await while_connected(request, service.search(query.queries, documents))
             response = found_response(hits, query.return_scores)
         except Overloaded as error:
@@ -177,8 +176,6 @@ def make_app(
             response = problem_response(HttpProblem(500, str(error)))
         except HttpProblem as problem:
             response = problem_response(problem)
-        finally:
-            service.metrics.in_flight -= 1
         service.metrics.observe(response.status_code, time.perf_counter() - begin)
         return response
 

@@ -28,7 +28,6 @@ from burnish.web.requests import Limits, check_key, read_body, while_connected
 
 logger = logging.getLogger(__name__)
 
-MAX_RECEIVED = 512  # bodies received at the same time
 MAX_UNREAD_BYTES = 16 * 1024 * 1024  # of bodies that wait for the thread that reads them
 USAGE = "burnish.usage"  # the key in a request's scope under which its token counts are left for the access log
 
@@ -115,7 +114,7 @@ class ModelService:
         self.card: dict[str, Any] = {"id": model.name, "object": "model", "created": int(time.time())}
         self.card |= {"owned_by": "burnish", "max_model_len": model.context}
         self._api_key = api_key
-        self._received, self._unread_bytes = 0, 0
+        self._unread_bytes = 0
         # One thread: tokenizers are not promised to be thread-safe.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="request-reader")
 
@@ -129,13 +128,7 @@ class ModelService:
         self, request: Request, read: Callable[[Any, ServedModel], ServeRequest], shape: type[AnswerFormat]
     ) -> Response:
         self.authorise(request)
-        if self._received >= MAX_RECEIVED:
-            raise overloaded(f"{self._received} requests are being received by this server")
-        self._received += 1
-        try:
-            body = await read_body(request)
-        finally:
-            self._received -= 1
+        body = await read_body(request)
         self._check(1)
         if self._unread_bytes + len(body) > MAX_UNREAD_BYTES:
             raise overloaded("too many long prompts wait to be read")

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from burnish.web import HttpProblem
+from burnish.web import HttpProblem, overloaded
 
 JSON = "application/json"
 GONE = 499  # the status of a request whose client has left; nobody reads it
@@ -25,6 +25,7 @@ class Limits:
     """What a client may take. A server has `connections`, or fewer if the process has not so many descriptors."""
 
     body_bytes: int = 4 * 1024 * 1024
+    receiving_bytes: int = 256 * 1024 * 1024  # of all bodies that are arriving
     header_s: float = 20.0  # for the first line and the headers
     body_s: float = 60.0
     read_s: float = 60.0  # in which a client reads none of an answer
@@ -35,7 +36,7 @@ class Limits:
 def bare_app(shape: Callable[[HttpProblem], Response], routes: str, limits: Limits, **options: Any) -> FastAPI:
     """An app without routes; `shape` is how it writes a problem, and `routes` says which there are."""
     app = FastAPI(redoc_url=None, redirect_slashes=False, **options)
-    app.state.shape, app.state.limits = shape, limits
+    app.state.shape, app.state.limits, app.state.receiving = shape, limits, 0
 
     @app.exception_handler(HttpProblem)
     async def refuse(request: Request, problem: HttpProblem) -> Response:
@@ -60,19 +61,25 @@ async def read_body(request: Request) -> bytes:
     # Only JSON: a web page elsewhere can make a browser post a form here, but not this.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise HttpProblem(415, f"send JSON, with the header Content-Type: {JSON}")
-    limits: Limits = request.app.state.limits
+    state, limits = request.app.state, request.app.state.limits
     body, size = bytearray(), 0
     try:
         async with asyncio.timeout(limits.body_s):
             async for part in request.stream():
                 size += len(part)
-                body += part if size <= limits.body_bytes else b""
+                if size <= limits.body_bytes:
+                    body += part
+                    state.receiving += len(part)
+                if state.receiving > limits.receiving_bytes:
+                    raise overloaded("too many large bodies are arriving")
                 if size > READ_AT_MOST:
                     break
     except TimeoutError:
         raise HttpProblem(408, f"the body did not arrive within {limits.body_s:g} s") from None
     except ClientDisconnect:
         raise HttpProblem(GONE, "the client has left") from None
+    finally:
+        state.receiving -= len(body)
     if size > limits.body_bytes:
         raise HttpProblem(413, f"the body is larger than {limits.body_bytes} bytes")
     return bytes(body)

@@ -56,10 +56,10 @@ def index(tmp_path_factory):
 @pytest.mark.parametrize(
     ("flags", "given", "how"),
     [
-        ("", ("127.0.0.1", 8000, 3, server.CACHED_DOCUMENTS), (None, None, "cpu", None)),
+        ("", ("127.0.0.1", 8000, 3, server.CACHED_DOCUMENTS, None), (None, None, "cpu", None)),
         (
-            "--host ::1 --port 1 --topk 2 --mode bm25 --rerank R --device cuda --corpus C --cache 3",
-            ("::1", 1, 2, 3),
+            "--api-key K --host ::1 --port 1 --topk 2 --mode bm25 --rerank R --device cuda --corpus C --cache 3",
+            ("::1", 1, 2, 3, "K"),
             ("bm25", "R", "cuda", Path("C")),
         ),
     ],
@@ -68,7 +68,7 @@ def test_all_flags_reach_the_server(monkeypatch, flags, given, how):
     seen = []
     monkeypatch.setattr(server, "serve", lambda *given, **how: seen.append((given, how)) or 0)
     assert main([*SERVE, "--index", "I", *flags.split()]) == 0
-    assert seen == [((Path("I"), *given, None), dict(zip(("mode", "rerank", "device", "corpus"), how, strict=True)))]
+    assert seen == [((Path("I"), *given), dict(zip(("mode", "rerank", "device", "corpus"), how, strict=True)))]
 
 
 def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatch, tmp_path):
@@ -101,4 +101,7 @@ def test_from_start_to_a_signal(index, program, number, code):
         process.kill()
         process.communicate()
     assert (process.returncode, out) == (code, "")
-    assert "--host 0.0.0.0 without --api-key: any machine that reaches this one may search the index" in err and "Traceback" not in err
+    assert (
+        "--host 0.0.0.0 without --api-key: any machine that reaches this one may search the index" in err
+        and "Traceback" not in err
+    )

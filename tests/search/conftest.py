@@ -62,6 +62,7 @@ class Running:
     url: str
     retriever: Any
     http: httpx.Client  # one for all requests: its certificates take long to load
+    server: Any
 
     def post(self, body: Any = None, **arguments: Any) -> httpx.Response:
         given = arguments if body is None else {"json": body, **arguments}
@@ -88,7 +89,7 @@ def serving(retriever: Retriever, **options: Any) -> Iterator[Running]:
         thread.start()
         try:
             with httpx.Client(base_url=url(listener), timeout=DEADLINE_S) as http:
-                yield Running(url(listener), retriever, http)
+                yield Running(url(listener), retriever, http, server)
         finally:
             server.should_exit = True
             thread.join(DEADLINE_S)

@@ -258,6 +258,40 @@ def test_a_client_that_leaves_disturbs_nobody(server, words):
     server.wait_for("requests_in_flight", 0)
 
 
+@pytest.mark.hostile
+def test_queries_of_clients_that_have_left_are_not_searched(server, words):
+    words.gate.clear()
+    with ThreadPoolExecutor(2) as clients:
+        first = clients.submit(server.post, {"queries": ["faust"]})
+        until(lambda: len(words.calls) == 1)
+        leavers = [httpx.Client(base_url=server.url) for _ in range(3)]
+        for i, leaver in enumerate(leavers):
+            body = {"queries": ["whale", *(f"novel {i} {j}" for j in range(999))]}
+            with pytest.raises(httpx.ReadTimeout):
+                leaver.post("/retrieve", json=body, timeout=httpx.Timeout(30, read=0.01))
+        stays = clients.submit(server.post, {"queries": ["whale"]})
+        for leaver in leavers:
+            leaver.close()
+        server.wait_for("queries_waiting", 1)
+        words.gate.set()
+        assert (first.result().status_code, stays.result().json()["result"][0][0]["id"]) == (200, "2")
+    assert words.calls == [(["faust"], 3), (["whale"], 3)]
+    server.wait_for('requests_total{status="499"}', 3)
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "sesame"])
+def test_a_key_is_asked_for(words, given):
+    with serving(words, api_key="sesame") as server:
+        headers = {"Authorization": given} if given else {}
+        for method, path in (("POST", "/retrieve"), ("GET", "/metrics")):
+            answer = server.http.request(method, path, headers=headers, json={"queries": ["whale"]})
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+            assert "Authorization: Bearer KEY" in answer.json()["detail"]
+            right = {"Authorization": "Bearer sesame"}
+            assert server.http.request(method, path, headers=right, json={"queries": ["whale"]}).status_code == 200
+        assert server.http.get("/health").status_code == 200 and len(words.calls) == 1
+
+
 def test_metrics_are_what_prometheus_reads(server):
     server.post({"queries": ["a", "b"]})
     server.post({})

@@ -251,9 +251,6 @@ def test_long_bodies_do_not_pile_up_before_the_reader(running, monkeypatch):
             with pytest.raises(openai.InternalServerError, match="too many long prompts wait to be read") as caught:
                 ask(running.client(), user="x" * 150)
             assert caught.value.status_code == 503
-            monkeypatch.setattr(app_module, "MAX_RECEIVED", 0)
-            with pytest.raises(openai.InternalServerError, match="0 requests are being received"):
-                ask(running.client())
         finally:
             go.set()
         assert answer.result().usage.completion_tokens == 2
