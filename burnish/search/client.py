@@ -265,7 +265,8 @@ async def post(
         raise Refused(f"unreachable ({str(error) or type(error).__name__})", HOW_TO_SERVE, again=True) from None
     if status != 200:
         # A server that knows what is asked of it says itself what it does not like.
-        fix = "the server's log says more" if status >= 500 else "" if status == UNPROCESSABLE else WRONG_SERVER
+        own = {401: f"set {KEY_VARIABLE} to its key", UNPROCESSABLE: ""}
+        fix = "the server's log says more" if status >= 500 else own.get(status, WRONG_SERVER)
         again = status >= 500 or status in AGAIN
         raise Refused(f"status {status}: {shown(answer)}", fix, status=status, again=again, pause=pause)
     try:

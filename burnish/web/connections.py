@@ -50,8 +50,12 @@ class Connections:
         return True
 
     def cut_overdue(self, now: float) -> None:
-        for connection in [each for each in self.open if now > each.deadline or now > each.read_by]:
-            connection.cut()
+        for each in list(self.open):
+            unread = each.transport.get_write_buffer_size()
+            if not unread or unread != each.unread:
+                each.unread, each.read_by = unread, now + self.limits.read_s
+            if now > min(each.deadline, each.read_by):
+                each.cut()
 
 
 class Connection(H11Protocol):
@@ -62,7 +66,8 @@ class Connection(H11Protocol):
         self._group = group
         self._is_refused = False
         self.deadline = math.inf  # by which a request must have come
-        self.read_by = math.inf  # by which the client must have read something
+        self.unread = 0  # bytes of answers, when last looked at
+        self.read_by = math.inf  # by which the client must have read some of them
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -95,14 +100,6 @@ class Connection(H11Protocol):
         self._expect(self._group.limits.keep_alive_s)
         super().on_response_complete()
 
-    def pause_writing(self) -> None:
-        self.read_by = self.loop.time() + self._group.limits.read_s
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self.read_by = math.inf
-        super().resume_writing()
-
     def send_400_response(self, msg: str) -> None:
         error = sys.exc_info()[1]  # uvicorn calls this where it handles it
         self.refuse(HttpProblem(getattr(error, "error_status_hint", 400), f"the request is not valid HTTP: {error}"))
@@ -110,7 +107,7 @@ class Connection(H11Protocol):
     def refuse(self, problem: HttpProblem) -> None:
         """Answer without reading on, and wait for the client to close: it might not read an answer otherwise."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
+            self.cycle.disconnected, self.cycle.waiting_for_100_continue = True, False
             self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.cut()

@@ -316,6 +316,9 @@ TABLE: dict[str, Malformed] = {
     "headers: no host": Malformed(b"GET /health HTTP/1.1\r\n\r\n", 400, INVALID_HTTP),
     "headers: folded first": Malformed(b"GET /health HTTP/1.1\r\n x: 1\r\nHost: x\r\n\r\n", 400, INVALID_HTTP),
     "trailers: long": Malformed(chunked(b"0\r\nX: " + b"a" * 100_000), 431, INVALID_HTTP),
+    "chunk: after continue": Malformed(
+        chunked(b"zz\r\n").replace(JSON, JSON + b"Expect: 100-continue\r\n"), 400, INVALID_HTTP
+    ),
     "chunk size: long": Malformed(chunked(b"4;" + b"a" * 100_000), 431, INVALID_HTTP),
     "body: too large": Malformed(body(b'"' + b"x" * 9_000_000 + b'"'), 413, "larger than"),
     "body: too large in chunks": Malformed(chunked(b"900000\r\n" + b"x" * 0x900000 + b"\r\n0\r\n\r\n"), 413, "larger"),

@@ -225,4 +225,5 @@ def test_a_flood_of_malformed_requests_is_one_line(places, caplog):
     place = places("retriever")
     for _ in range(50):
         assert read(place.send(b"nonsense\r\n\r\n"))[0] == 400
+        assert read(place.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"))[0] == 404
     assert len([record for record in caplog.records if record.name == "uvicorn.error"]) <= 4
