@@ -201,6 +201,7 @@ def place(files, monkeypatch):
         ("retriever index --corpus corpus.jsonl --output x --device cpu", "--device goes with --kind dense"),
         ("retriever index --corpus corpus.jsonl --output x --encoder no", "--encoder no: no config.json in it"),
         ("retriever query --index x q --topk 0", "argument --topk: 0 is not 1 or more"),
+        ("retriever serve --index x --api-key ''", "--api-key is empty; give a key, or leave it out"),
         ("retriever serve --index x --topk 101", "--topk 101: at most 100"),
         ("retriever serve --index x --port 0 --host 'no host'", "--host no host: no such address"),
         ("serve m --port x", "argument --port: invalid int value: 'x'"),

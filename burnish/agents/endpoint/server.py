@@ -21,7 +21,8 @@ from burnish.web import HttpProblem
 from burnish.web.requests import Limits, read_body, while_connected
 from burnish.web.server import HttpServer, listen, url
 
-LIMITS = Limits(keep_alive_s=600.0)  # a program may think for long between two calls
+# A program may think for long between two calls, and there may be many.
+LIMITS = Limits(keep_alive_s=600.0, connections=65_536)
 GRACE_S = 5  # for requests whose connection is closed
 _open: "WeakKeyDictionary[asyncio.AbstractEventLoop, Endpoint]" = WeakKeyDictionary()
 
