@@ -53,6 +53,11 @@ def tear(file: Path) -> None:
         (f"global_step_{STEPS}", shutil.rmtree, f"names step {STEPS}, which is not there"),
         ("config.yaml.tmp", Path.touch, "none of a run's files"),
         ("rollouts/2.jsonl", tear, "rollouts/2.jsonl: torn"),
+        (
+            "events.jsonl",
+            lambda file: file.write_text("{\n" + file.read_text()),
+            "events.jsonl: a line that is no record",
+        ),
         ("metrics.jsonl", write_twice, "metrics.jsonl has the steps"),
     ],
 )

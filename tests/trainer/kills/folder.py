@@ -32,7 +32,8 @@ def problems(run: Path) -> list[str]:
             found.append(f"{path.name} is none of a run's files")
     for file in run.rglob("[!.]*.jsonl"):
         try:
-            read_lines(file)
+            whole = file.read_bytes().count(b"\n")
+            assert len(read_lines(file)) == whole, "a line that is no record"
             if file.parent != run and not file.parent.name.startswith("previous-"):
                 assert file.read_bytes().endswith(b"\n"), "torn"  # samples appear as a whole
         except (ValueError, AssertionError) as error:
