@@ -171,8 +171,9 @@ SEEN = [
     ),
     *(
         case(f"a link out of it for {name}", elsewhere(name), f"{name} is a link that leads out of it")
-        for name in (TENSORS[0], STATE, ENGINE, "data", "actor")
+        for name in (TENSORS[0], STATE, ENGINE, "data")
     ),
+    case("a link out of it, for links into it", elsewhere("actor"), "is a link that leads out of it"),
     case("a link to the machine", lambda folder: (folder / "etc").symlink_to("/etc"), "etc is a link that leads out"),
     case("a link around", lambda folder: (folder / "up").symlink_to("../../.."), "up is a link that leads out"),
     case("endless tensors", instead(TENSORS[0], lambda path: path.symlink_to("/dev/zero")), "a link that leads out"),
