@@ -155,7 +155,7 @@ for _ in range(20):
             for i in range(0, len(one), 4096): one[i]
         time.sleep(9)
 time.sleep(9)
-""", ("timeout",), limits=STUCK),
+""", ("timeout",), limits=Limits(seconds=0.4, memory_mb=256, disk_mb=16)),
     "children too short to be seen": stuck("""
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -49,9 +49,9 @@ def _quotas(membership: str, groups: str) -> list[tuple[float, str]]:
     found = []
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
-        names, usage = ("cpu.cfs_quota_us", "cpu.cfs_period_us"), "cpuacct.usage"
-        if not controllers:
-            names, usage = ("cpu.max",), "cpu.stat"
+        names, usage = ["cpu.max"], "cpu.stat"
+        if controllers:
+            names, usage = ["cpu.cfs_quota_us", "cpu.cfs_period_us"], "cpuacct.usage"
         inner = Path(path.strip("/"))
         for group in (inner, *inner.parents):
             folder = Path(groups, controllers, group)
