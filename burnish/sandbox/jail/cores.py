@@ -37,9 +37,11 @@ class Cores:
             self._read_at = now
             if self._used is None:
                 lines = map(bytes.split, read(self._proc, "stat").splitlines())
-                self._idle = sum(int(line[4]) + int(line[5]) for line in lines if line[0] in self._names) / TICKS
+                ours = [line for line in lines if len(line) > 5 and line[0] in self._names]
+                self._idle = sum(int(line[4]) + int(line[5]) for line in ours) / TICKS
             elif self._used != -1:
-                self._idle = self.count * now - _seconds(os.pread(self._used, 4096, 0))
+                with suppress(OSError):  # the group is gone
+                    self._idle = self.count * now - _seconds(os.pread(self._used, 4096, 0))
         return self._idle
 
 
