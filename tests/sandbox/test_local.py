@@ -69,7 +69,8 @@ with multiprocessing.Pool(2) as pool:
 shared = multiprocessing.shared_memory.SharedMemory(create=True, size=2**20)
 shared.buf[:5] = b"shown"
 numbers = multiprocessing.RawArray("i", 4)
-child = multiprocessing.get_context("fork").Process(target=lambda: numbers.__setitem__(0, bytes(shared.buf[:5]) == b"shown"))
+def check(): numbers[0] = bytes(shared.buf[:5]) == b"shown"
+child = multiprocessing.get_context("fork").Process(target=check)
 child.start(), child.join(), shared.close(), shared.unlink()
 assert numbers[0] == 1
 async def talk():
