@@ -324,12 +324,13 @@ listener.accept()
 """),
     "two that wait for each other": hangs("""
 import fcntl
-both = [open(name, 'w') for name in 'ab']
-if fork(): both.reverse()
-both = [open(one.name, 'w') for one in both]
-for one in both:
-    fcntl.flock(one, fcntl.LOCK_EX)
-    time.sleep(0.1)
+pipes = os.pipe(), os.pipe()
+me = 0 if fork() else 1
+locks = [open(name, 'w') for name in 'ab']
+fcntl.flock(locks[me], fcntl.LOCK_EX)
+os.write(pipes[me][1], b'x')
+os.read(pipes[1 - me][0], 1)
+fcntl.flock(locks[1 - me], fcntl.LOCK_EX)
 """),
     "a lock taken twice": hangs("lock = threading.Lock()\nlock.acquire()\nlock.acquire()"),
     "dead children that are kept": hangs("for _ in range(28): fork() or os._exit(0)\nsleep()"),
