@@ -15,7 +15,7 @@ def burn(seconds):
     end = time.perf_counter() + seconds
     while time.perf_counter() < end: pass
 def sleep():
-    while True: time.sleep(9)
+    while True: time.sleep(999)
 def handle_children(flags):
     class Action(ctypes.Structure):
         _fields_ = [('h', ctypes.c_void_p), ('m', ctypes.c_ulong * 16), ('f', ctypes.c_int), ('r', ctypes.c_void_p)]
@@ -428,7 +428,7 @@ for folder in (0, os.open('/', os.O_RDONLY)): call('open_by_handle_at', folder, 
 pid = os.fork()
 if not pid:
     import time
-    time.sleep(9)
+    time.sleep(999)
 call('ptrace', 16, pid, 0, 0)
 call('ptrace', 0x4206, pid, 0, 0)
 os.kill(pid, 9)

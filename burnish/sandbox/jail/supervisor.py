@@ -7,8 +7,8 @@ programs: its pipe ends, or its parent's id changes, should something that the p
 
 Seconds of a program (`Running`) count in two ways, and either may run out: those that the whole tree has computed, and
 those of the clock less the waiting for a busy core, of which there is no more than what runs outside of the tree can
-cause (cores.py). A program that has seconds left after many times as long was not
-given a core, which is the machine's fault: that is `failed`, not `timeout`.
+cause (cores.py). A program that has seconds left after many times as long was not given a core, which is the machine's
+fault: that is `failed`, not `timeout`.
 """
 
 import json

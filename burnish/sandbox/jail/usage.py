@@ -41,9 +41,7 @@ class Usage:
 
     proc: int
     first: int
-    socket_bytes: int = (
-        0  # that one socket counts for; 0: the tree has no network of its own, where they can be counted
-    )
+    socket_bytes: int = 0  # that one socket counts for; 0: the tree has no network of its own to count them in
     tasks: int = 0  # processes and threads alive
     memory: int = 0  # bytes; counts shared pages once for each process
     computed: float = 0.0  # seconds on a core
