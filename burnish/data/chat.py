@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jinja2.exceptions import TemplateError
-
-from burnish.errors import ConfigError, DataError, NotAvailable
+from burnish.data.template import BadTemplate, ChatTemplate, chat_template
+from burnish.errors import ConfigError, DataError, ModelError, NotAvailable, UserError
+from burnish.literal import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,9 +29,13 @@ PLAIN_TEMPLATE = (
 )
 
 # Set by the renderer itself; a user's value would break the contract of the method it reaches.
-RESERVED_KWARGS = ("tokenize", "add_generation_prompt", "return_dict", "return_tensors", "conversation", "tools")
+RESERVED_KWARGS = (
+    *("tokenize", "add_generation_prompt", "continue_final_message", "conversation", "messages", "tools", "padding"),
+    *("truncation", "max_length", "return_dict", "return_tensors", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+)
 
 BATCH = 1024  # texts tokenised at once
+SHOWN = 400  # characters of what a template says
 
 
 def to_messages(prompt: Any) -> list[Message]:
@@ -98,6 +102,11 @@ class ChatRenderer:
             start = str(tokenizer.bos_token) if adds_begin else ""
             self.kwargs |= {"chat_template": PLAIN_TEMPLATE, "plain_start": start}
         self._special_ids = special_ids(tokenizer)
+        # A tokenizer class of a folder's own code, which the user trusts, may render without a template.
+        rendered_by = getattr(type(tokenizer), "apply_chat_template", None)
+        self._renders_itself = not self.plain and "PreTrainedTokenizerBase" not in getattr(
+            rendered_by, "__qualname__", ""
+        )
 
     def text(
         self, messages: Sequence[Message], tools: list[Any] | None = None, *, generation_prompt: bool = True
@@ -108,15 +117,47 @@ class ChatRenderer:
                 "tools with a tokenizer that has no chat template",
                 "Use a chat model's tokenizer, or give data.apply_chat_template_kwargs.chat_template.",
             )
+        given = {"tools": tools, "add_generation_prompt": generation_prompt, **self.kwargs}
         try:
-            rendered: str = self.tokenizer.apply_chat_template(
-                list(messages), tools=tools, add_generation_prompt=generation_prompt, tokenize=False, **self.kwargs
-            )
-        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as exc:
-            roles = ", ".join(message["role"] for message in messages)
-            raise DataError(f"the chat template cannot render messages with the roles {roles}: {exc}") from exc
+            if self._renders_itself:
+                rendered = str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, **given))
+            else:
+                if not all(isinstance(tool, dict) for tool in tools or ()):
+                    raise DataError("a tool is no object")
+                given.pop("chat_template", None)
+                variables = {"documents": None, **self.tokenizer.special_tokens_map, **given}
+                rendered = self.template(tools).render(messages, variables)
+        except UserError:
+            raise
+        except BadTemplate as exc:
+            raise self._bad_template(exc) from exc
+        except Exception as exc:  # a template is a program of the model folder: whatever it raises is of its making
+            roles = one_line(", ".join(message["role"] for message in messages))
+            said = one_line(str(exc) or type(exc).__name__)
+            raise DataError(
+                f"the chat template cannot render messages with the roles {roles:.{SHOWN}}: {said:.{SHOWN}}"
+            ) from exc
         check_text(rendered)
         return rendered
+
+    def template(self, tools: list[Any] | None = None) -> ChatTemplate:
+        """The compiled template: the tokenizer's, of several the one for conversations with or without tools."""
+        try:
+            source = self.tokenizer.get_chat_template(self.kwargs.get("chat_template"), tools)
+            if not isinstance(source, str):
+                raise BadTemplate(f"it is a {type(source).__name__}, expected text")
+            return chat_template(source)
+        except (BadTemplate, ValueError) as exc:  # ValueError: there are several, and none is called default
+            raise self._bad_template(exc) from exc
+
+    def _bad_template(self, problem: Exception) -> ModelError:
+        where = f"of {self.tokenizer.name_or_path or 'the tokenizer'}"
+        if "chat_template" in self.kwargs:
+            where = "in data.apply_chat_template_kwargs.chat_template"
+        return ModelError(
+            f"the chat template {where}: {one_line(str(problem)):.{SHOWN}}. Correct it, or give another in "
+            "data.apply_chat_template_kwargs.chat_template"
+        )
 
     def prompt_ids(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
         return self.encode(self.text(messages, tools))

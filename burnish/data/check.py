@@ -15,7 +15,7 @@ from burnish.data.dataset import NO_SOURCE, complete_row, find_prompt_key, refus
 from burnish.data.examples import messages_of, tools_of
 from burnish.data.files import DataFile, Row, lookup
 from burnish.data.report import PER_RESPONSE, FileReport, Lengths
-from burnish.errors import DataError, UserError
+from burnish.errors import DataError, ModelError, UserError
 
 MEDIA = ("images", "videos")
 
@@ -92,6 +92,8 @@ class _FileCheck:
         report.sources[NO_SOURCE if source is None else str(source)] += 1
         try:
             self._examine(number, row)
+        except ModelError:  # a chat template that renders nothing: every row would pay for it
+            raise
         except UserError as error:
             report.note("refused", number, str(error))
 
