@@ -103,16 +103,18 @@ def weight(value: Any, most: float = float("inf")) -> int:
             total += NODE
             if isinstance(item, str | bytes):
                 total += len(item)
+            elif isinstance(item, list | tuple):
+                inner = item
+            elif isinstance(item, dict | Mapping):
+                inner = item.items()
             elif isinstance(item, range):
                 total += NODE * len(item)
             elif isinstance(item, int):
                 total += item.bit_length() // 3
             elif isinstance(item, Namespace):
                 inner = item._Namespace__attrs.items()
-            elif isinstance(item, Mapping):
-                inner = item.items()
-            elif isinstance(item, list | tuple | Set | MappingView) and isinstance(item, Collection):
-                inner = item
+            elif isinstance(item, Set | MappingView):
+                inner = list(item)
             if inner:
                 if total + NODE * (len(deeper) + len(inner)) > most:
                     raise _exhausted()
@@ -162,7 +164,8 @@ class _Metered(ImmutableSandboxedEnvironment):
         return super().call(context, function, *given, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if any(isinstance(side, int) and side.bit_length() > BITS for side in (left, right)):
+        numbers = [side for side in (left, right) if isinstance(side, int)]
+        if any(number.bit_length() > BITS for number in numbers):
             raise BadTemplate(f"it calculates with an integer of more than {BITS} bits")
         if operator == "%" and isinstance(left, str | bytes):
             self._spend_on("format", left, [right])
@@ -170,8 +173,8 @@ class _Metered(ImmutableSandboxedEnvironment):
         else:
             one, other = self._weight(left), self._weight(right)
             if operator in ("*", "**"):
-                times = [abs(side) for side in (left, right) if isinstance(side, int)]
-                self.spend(one * other * max(times, default=1) if operator == "**" or len(times) == 1 else one * other)
+                repeats = operator == "**" or len(numbers) == 1
+                self.spend(one * other * (max(map(abs, numbers), default=1) if repeats else 1))
             else:
                 self.spend(one + other)
         return super().call_binop(context, operator, left, right)
@@ -208,10 +211,10 @@ class _Metered(ImmutableSandboxedEnvironment):
         self.spend(_widths(str(text)))
 
     def _weight(self, value: Any) -> int:
-        return weight(value, self.left)
+        return len(value) if type(value) is str else weight(value, self.left)
 
     def _charge(self, value: Any, cost: int = 0) -> Any:
-        self.spend(cost + self._weight(value))
+        self.spend(cost if value is None else cost + self._weight(value))
         return value
 
     def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
