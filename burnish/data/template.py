@@ -78,8 +78,12 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Any], variables: Mapping[str, Any]) -> str:
         messages = list(messages)
+        try:
+            read = weight([messages, variables.get("tools")])
+        except BadTemplate as error:
+            raise ValueError(f"a message or tool has more than {DEEPEST} levels") from error
         with self._lock:
-            self._environment.left = BUDGET + PER_CHARACTER * weight([messages, variables.get("tools")])
+            self._environment.left = BUDGET + PER_CHARACTER * read
             try:
                 return self._template.render(variables, messages=messages)
             except RecursionError as error:
