@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,7 @@ def _read_json(file: Path) -> list[Row]:
         text = _decoded(file, line, begin)
         try:
             if text.strip():
-                rows.append(_row(_loads(text, lambda where=where: where), where))
+                rows.append(_row(_loads(text, partial(str, where)), where))
         except json.JSONDecodeError as exc:
             fix = "Expected one object per line, or one array of objects"
             raise DataError(f"{where} is not valid JSON: {exc.msg} (column {exc.colno}). {fix}") from exc

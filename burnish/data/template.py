@@ -11,7 +11,7 @@ same text. Work is counted in steps, not in time, so a render that fits its budg
 import json
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MappingView, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache, wraps
@@ -117,8 +117,8 @@ def weight(value: Any, most: float = float("inf")) -> int:
                 total += item.bit_length() // 3
             elif isinstance(item, Namespace):
                 inner = item._Namespace__attrs.items()
-            elif isinstance(item, Set | MappingView):
-                inner = list(item)
+            elif isinstance(item, Set | ValuesView):  # of a view of keys or items, too
+                inner = item
             if inner:
                 if total + NODE * (len(deeper) + len(inner)) > most:
                     raise _exhausted()
