@@ -58,7 +58,7 @@ def read_chat(body: Any, model: ServedModel) -> ServeRequest:
     renderer = model.renderer
     try:
         if "chat_template_kwargs" in fields:
-            renderer = ChatRenderer(model.tokenizer, _template_kwargs(fields, model))
+            renderer = ChatRenderer(model.tokenizer, _template_kwargs(fields, model), escape=renderer.escape)
         text = renderer.text(messages)
     except UserError as error:
         raise bad(str(error), param="messages") from error
