@@ -11,7 +11,7 @@ same text. Work is counted in steps, not in time, so a render that fits its budg
 import json
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set, Sized, ValuesView
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache, wraps
@@ -38,13 +38,13 @@ CHARGE = "charge"
 
 # Filters, functions and methods by what they cost, if not the product of the first value and the sum of the others.
 OTHERS = frozenset(  # only their arguments: these do not go through the value
-    "get items keys values default d length first last map select reject selectattr rejectattr cycle next "
-    "Namespace Cycler Joiner dict safe_range".split()
+    "get items keys values default d length first last cycle next Namespace Cycler Joiner dict safe_range".split()
 )
 SUM = frozenset(
     "startswith endswith split partition find index count removeprefix removesuffix in eq == equalto ne != lt < "
     "lessthan gt > greaterthan le <= ge >= lower upper".split()
 )
+EACH = frozenset("map select reject selectattr rejectattr".split())  # the arguments, for each element
 SQUARE = frozenset(["sum", "striptags", "urlize", "wordwrap", "pprint"])
 CONSTANT_TESTS = frozenset(
     "defined undefined none boolean true false integer float string mapping number sequence iterable callable sameas "
@@ -73,7 +73,9 @@ class ChatTemplate:
         except TemplateSyntaxError as error:
             raise BadTemplate(f"line {error.lineno}: {error.message}") from error
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # of the Python code that it becomes
-            raise BadTemplate(f"it is nested too deeply, or has a number of too many digits ({error})") from error
+            raise BadTemplate(
+                f"it is nested too deeply, or has a number of too many digits ({str(error) or type(error).__name__})"
+            ) from error
         self._lock = threading.Lock()
 
     def render(self, messages: Sequence[Any], variables: Mapping[str, Any]) -> str:
@@ -203,8 +205,10 @@ class _Metered(ImmutableSandboxedEnvironment):
         rest = sum(abs(other) if type(other) is int else self._weight(other) for other in others)
         if name in OTHERS:
             self.spend(NODE + rest)
+        elif name in EACH:
+            self.spend(NODE * (1 + (len(value) if isinstance(value, Sized) else 0)) * (1 + rest))
         elif name in SQUARE:
-            self.spend(self._weight(value) ** 2)
+            self.spend(self._weight(value) ** 2 * (1 + rest))
         else:
             one = self._weight(value)
             self.spend(NODE + one + rest if name in SUM else NODE + one * (1 + rest))
