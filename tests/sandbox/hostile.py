@@ -78,14 +78,31 @@ import os, time
 for _ in range(16): os.fork() or (b'x' * 2**25, time.sleep(9))
 time.sleep(9)
 """, ("memory",), limits=SLOW),
-    "memory shared by children": Hostile("""
-import mmap, os, time
-for _ in range(16):
-    if not os.fork():
-        m = mmap.mmap(-1, 2**25)
-        m.write(b'x' * 2**25)
-        time.sleep(9)
+    "memory shared by children": Hostile(ATTEMPT + """
+import mmap
+attempt('shared', lambda: mmap.mmap(-1, 4096))
+attempt('huge', lambda: mmap.mmap(-1, 2**21, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000))
+attempt('zero', lambda: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096))
+""", ENDED, harmless),
+    "memory in page tables": Hostile("""
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+for i in range(60000): ctypes.string_at(libc.mmap(2**40 + (i << 30), 4096, 1, 0x22, -1, 0), 1)
 time.sleep(9)
+""", ("memory",), limits=SLOW),
+    "memory in connections that nobody accepts": Hostile("""
+import socket, time
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind('s')
+    listener.listen(4096)
+    for _ in range(4000):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.setblocking(False)
+            one.connect('s')
+            one.send(b'x' * 100000)
+    time.sleep(9)
 """, ("memory",), limits=SLOW),
     "memory in files without names": Hostile(CALL + """
 call('memfd_create', b'x', 0)
@@ -138,7 +155,7 @@ for _ in range(20):
             for i in range(0, len(one), 4096): one[i]
         time.sleep(9)
 time.sleep(9)
-""", ("timeout",), limits=STUCK),
+""", ("timeout",), limits=Limits(seconds=0.4, memory_mb=256, disk_mb=16)),
     "children too short to be seen": stuck("""
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -208,7 +225,7 @@ for folder in ('/', '/usr', '/etc/alternatives', libraries):
     if os.path.exists(folder) and not os.statvfs(folder).f_flag & os.ST_RDONLY: print(folder, 'is writable')
 attempt('unlink', lambda: os.unlink(sys.executable))
 attempt('chmod', lambda: os.chmod('/usr/bin', 0o777))
-for name in ('null', 'zero', 'urandom'): attempt(name, lambda: os.utime('/dev/' + name))
+for name in ('null', 'full', 'urandom'): attempt(name, lambda: os.utime('/dev/' + name))
 """, ENDED, harmless),
     "writing to its temporary folders": Hostile("""
 import tempfile
