@@ -20,7 +20,7 @@ from burnish.agents.output import AgentLoopOutput
 from burnish.agents.server import ServerManager, Transcript
 from burnish.agents.targets import load_from_folder, read_yaml
 from burnish.config.rollout import AgentConfig
-from burnish.data.chat import ChatRenderer, Message, truncate
+from burnish.data.chat import ChatRenderer, Message
 from burnish.errors import AgentError, ConfigError, DataError
 from burnish.rollout.base import Completion
 from burnish.user_code import listed, nearest
@@ -63,7 +63,7 @@ class AgentLoopBase(ABC):
         """The rendered prompt, at most `data.start_limit` tokens long, as `data.truncation` says."""
         data = self.environment.settings.data
         try:
-            return truncate(self.chat.prompt_ids(messages, tools), data.start_limit, data.truncation)
+            return self.chat.prompt_cut(messages, tools, data.start_limit, data.truncation)
         except DataError as error:
             raise DataError(
                 f"prompt of uid {self.server_manager.uid}: {error}; raise {data.start_limit_key}, drop such rows with "

@@ -35,7 +35,9 @@ class AgentCheck:
         self.default = settings.agent.default_agent_loop
         user_loops(settings.agent)  # registers them
         find_loop(self.default, f"{SECTION}.default_agent_loop")
-        self.chat = ChatRenderer(tokenizer, settings.data.apply_chat_template_kwargs)
+        self.chat = ChatRenderer(
+            tokenizer, settings.data.apply_chat_template_kwargs, escape=settings.data.escape_special_tokens
+        )
         self.environment = Environment(settings, tokenizer, self.chat)
         self.loops: set[str] = set()
         self.tools: dict[str, BaseTool] = {}
@@ -97,7 +99,7 @@ class AgentCheck:
 
     def _check_prompt_lengths(self) -> None:
         data = self.settings.data
-        counts = self.chat.token_counts([text for text, _ in self._prompts])
+        counts = self.chat.token_counts([text for text, _ in self._prompts], data.start_limit)
         for count, (_, where) in zip(counts, self._prompts, strict=True):
             if count > data.start_limit:
                 raise DataError(

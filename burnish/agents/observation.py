@@ -5,11 +5,10 @@ could then end the observation, call a tool or answer in the policy's name. `Obs
 up: they stay readable, as ordinary text. `Observations.cut` keeps a number of tokens.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from burnish.data.chat import special_ids, truncate
+from burnish.data.chat import Marks, special_ids, truncate
 from burnish.search.client import Document
 
 Side = Literal["left", "right", "middle"]
@@ -25,15 +24,11 @@ class Observations:
         added = {number: str(token.content) for number, token in tokenizer.added_tokens_decoder.items()}
         special = special_ids(tokenizer)
         marks = {text for number, text in added.items() if number in special or text.startswith("<")} | {*tags}
-        ordered = sorted((mark for mark in marks if len(mark.strip()) > 1), key=len, reverse=True)
-        self._marks = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._marks = Marks(marks)
 
     def harmless(self, text: str) -> str:
         """The text with a space after the first character of each mark, and without lone surrogates."""
-        text = text.encode("utf-8", "replace").decode()
-        while self._marks is not None and self._marks.search(text):
-            text = self._marks.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
-        return text
+        return self._marks.broken_up(text.encode("utf-8", "replace").decode())
 
     def ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

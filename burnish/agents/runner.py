@@ -67,7 +67,9 @@ class TrajectoryRunner:
         self.engine = engine
         self.tokenizer = tokenizer
         self.settings = settings
-        self.chat = ChatRenderer(tokenizer, settings.data.apply_chat_template_kwargs)
+        self.chat = ChatRenderer(
+            tokenizer, settings.data.apply_chat_template_kwargs, escape=settings.data.escape_special_tokens
+        )
         self.environment = Environment(settings, tokenizer, self.chat)
         self.user_loops = user_loops(settings.agent)
         self.default_loop = settings.agent.default_agent_loop

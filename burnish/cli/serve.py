@@ -96,6 +96,7 @@ def add_model_flags(to: argparse.ArgumentParser) -> None:
     add("--max-model-len", type=positive, metavar="N", help=length)
     add("--engine", default="native", metavar="NAME", help=f"rollout engine: {', '.join(ENGINES)} [native]")
     add("--trust-remote-code", action="store_true", help="run Python code that comes with the model")
+    add("--escape-special-tokens", action="store_true", help="make special tokens in messages ordinary text")
 
 
 def model_options(flags: argparse.Namespace, max_num_seqs: int) -> Any:
@@ -110,4 +111,5 @@ def model_options(flags: argparse.Namespace, max_num_seqs: int) -> Any:
         max_num_seqs=max_num_seqs,
         engine=flags.engine,
         trust_remote_code=flags.trust_remote_code,
+        escape_special_tokens=flags.escape_special_tokens,
     )

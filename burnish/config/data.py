@@ -85,6 +85,7 @@ class DataConfig(Keys, reader="data/dataset.py"):
         False, "keep the chat messages in the batch", inert="the messages are always kept, as `raw_prompt`"
     )
     apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments handed to the tokenizer's chat template")
+    escape_special_tokens: bool = key(False, "make special tokens in messages ordinary text")
     max_start_length: int | None = key(
         None,
         "prompt tokens at most, where max_prompt_length + max_response_length is the context that the prompt, all "

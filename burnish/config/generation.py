@@ -27,6 +27,7 @@ class GenerationDataConfig(Keys, reader=READER):
     overwrite: bool = key(False, "replace an existing output file, or an unfinished one of another command")
     truncation: str = key("error", "what to do with a prompt over rollout.prompt_length", choices=TRUNCATION)
     apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template")
+    escape_special_tokens: bool = key(False, "make special tokens in messages ordinary text")
     max_obs_length: int | None = key(
         None, "longest result of one search, in tokens, including its tags; null: no limit", low=1
     )

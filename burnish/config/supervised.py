@@ -34,6 +34,7 @@ class SupervisedDataConfig(Keys, reader=LOOP):
     train_max_samples: int = key(-1, "training rows used; -1: all", low=-1)
     val_max_samples: int = key(-1, "validation rows used; -1: all", low=-1)
     apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template", DATA)
+    escape_special_tokens: bool = key(False, "make special tokens in messages ordinary text", DATA)
 
 
 @dataclass

@@ -61,7 +61,7 @@ class PromptBuffer:
 
     def __init__(self, config: DataConfig, tokenizer: "PreTrainedTokenizerBase", check: Check | None = None):
         self.config, self.check = config, check
-        self.chat = ChatRenderer(tokenizer, config.apply_chat_template_kwargs)
+        self.chat = ChatRenderer(tokenizer, config.apply_chat_template_kwargs, escape=config.escape_special_tokens)
         self._waiting: OrderedDict[str, Row] = OrderedDict()  # by the prompt's messages, oldest first
         name = "train_batch_size" if config.gen_batch_size in (None, config.train_batch_size) else "gen_batch_size"
         size: int = getattr(config, name)  # prompts that are drawn at a time
@@ -104,7 +104,8 @@ class PromptBuffer:
             if is_full and self.config.augment.on_full == "drop_new":
                 intake.dropped += 1
                 return
-            length, limit = len(self.chat.prompt_ids(full["raw_prompt"])), self.config.start_limit
+            limit = self.config.start_limit
+            (length,) = self.chat.token_counts([self.chat.text(full["raw_prompt"])], limit)
             if length > limit and (self.config.truncation == "error" or self.config.filter_overlong_prompts):
                 raise DataError(f"the prompt has {length} tokens, over {self.config.start_limit_key}={limit}")
             if self.check and (problem := self.check(full)):

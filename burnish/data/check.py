@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from burnish.data.chat import ChatRenderer, Message, check_text
+from burnish.data.chat import CHARACTERS, ChatRenderer, Message, SpecialTexts, check_text
 from burnish.data.dataset import NO_SOURCE, complete_row, find_prompt_key, refuse_media
 from burnish.data.examples import messages_of, tools_of
 from burnish.data.files import DataFile, Row, lookup
 from burnish.data.report import PER_RESPONSE, FileReport, Lengths
-from burnish.errors import DataError, UserError
+from burnish.errors import DataError, ModelError, UserError
 
 MEDIA = ("images", "videos")
 
@@ -82,6 +82,7 @@ class _FileCheck:
             "conversations": self._conversation,
             "pairs": self._pair,
         }[report.kind]
+        self._special = SpecialTexts(renderer) if renderer else None
         self._texts: dict[str, list[tuple[int, str]]] = {}
         self._to_score: list[tuple[int, Row]] = []
 
@@ -92,13 +93,19 @@ class _FileCheck:
         report.sources[NO_SOURCE if source is None else str(source)] += 1
         try:
             self._examine(number, row)
+        except ModelError:  # a chat template that renders nothing: every row would pay for it
+            raise
         except UserError as error:
             report.note("refused", number, str(error))
 
     def finish_batch(self) -> None:
         for name, texts in self._texts.items():
             plain = [text for _, text in texts]
-            counts = self.renderer.token_counts(plain) if self.renderer else [len(text) for text in plain]
+            counts = (
+                self.renderer.token_counts(plain, self.asked.max_length)
+                if self.renderer
+                else [len(text) for text in plain]
+            )
             for (number, _), count in zip(texts, counts, strict=True):
                 self._length(name, number, count)
         remarks = self.judge.score([row for _, row in self._to_score])
@@ -114,7 +121,7 @@ class _FileCheck:
         refuse_media(row, MEDIA, "in this version")
         keys = {"prompt_key": self.asked.prompt_key, "reward_fn_key": self.asked.reward_fn_key}
         full = complete_row(row, position=number, **keys)
-        self._count_messages(full["raw_prompt"])
+        self._count_messages(number, full["raw_prompt"])
         self._seen(number, full["raw_prompt"])
         self._measure_prompt(number, full["raw_prompt"])
         truth, worked = full["reward_model"].get("ground_truth"), full["extra_info"].get("answer")
@@ -150,7 +157,7 @@ class _FileCheck:
         if roles[0] == "assistant" or "assistant" not in roles:
             what = "the first message is" if roles[0] == "assistant" else "no message is"
             raise DataError(f"field 'messages': {what} from the assistant; a conversation is a question and an answer")
-        self._count_messages(messages)
+        self._count_messages(number, messages)
         self._seen(number, messages[: roles.index("assistant")])
         for i, message in enumerate(messages):
             if message["role"] == "assistant" and not message["content"].strip() and not message.get("tool_calls"):
@@ -158,8 +165,11 @@ class _FileCheck:
         text = "".join(message["content"] for message in messages)
         check_text(text)
         tools = tools_of(row)
-        length = len(self.renderer.conversation(messages, tools)[0]) if self.renderer else len(text)
-        self._length("conversation", number, length)
+        if self.renderer and len(text) > CHARACTERS:
+            self._length("conversation", number, *self.renderer.token_counts([text]))
+        else:
+            length = len(self.renderer.conversation(messages, tools)[0]) if self.renderer else len(text)
+            self._length("conversation", number, length)
 
     def _pair(self, number: int, row: Row) -> None:
         sides: dict[str, list[Message]] = {}
@@ -169,12 +179,13 @@ class _FileCheck:
         key = find_prompt_key(row, self.asked.prompt_key)
         if key is not None:
             prompt = messages_of(row, key)
-            self._count_messages(prompt)
+            self._count_messages(number, prompt)
             self._seen(number, prompt)
             self._measure_prompt(number, prompt)
         else:  # each side is a whole dialogue: messages, of which the last is the answer, or one text
             self._seen(number, sides["chosen"][:-1] or sides["chosen"])
         texts = {name: "\n".join(message["content"] for message in side) for name, side in sides.items()}
+        self._find_special(number, [*sides["chosen"], *sides["rejected"]])
         for name, text in texts.items():
             self._measure(name, number, text)
             if not sides[name][-1]["content"].strip():
@@ -182,7 +193,12 @@ class _FileCheck:
         if texts["chosen"] == texts["rejected"]:
             self.report.note("equal_sides", number, "chosen and rejected are the same")
 
-    def _count_messages(self, messages: Sequence[Message]) -> None:
+    def _find_special(self, number: int, messages: Sequence[Message]) -> None:
+        if self._special and (found := self._special.find(messages)):
+            self.report.note("special_tokens", number, found)
+
+    def _count_messages(self, number: int, messages: Sequence[Message]) -> None:
+        self._find_special(number, messages)
         self.report.roles.update(message["role"] for message in messages)
         self.report.turns[len(messages)] += 1
 

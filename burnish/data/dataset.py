@@ -8,10 +8,11 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.data import DataConfig
-from burnish.data.chat import ChatRenderer, to_messages, without_nulls
+from burnish.data.chat import ChatRenderer, SpecialTexts, to_messages, without_nulls
 from burnish.data.files import Row, at, columns, lookup, no_column, read_first_rows
 from burnish.errors import ConfigError, DataError, NotAvailable
 from burnish.user_code import load_class
@@ -53,7 +54,7 @@ def complete_row(row: Row, *, prompt_key: str, reward_fn_key: str, position: int
     """The row with every standard field in place. `position` is its index where the row does not bring one."""
     key = find_prompt_key(row, prompt_key)
     if key is None:
-        raise DataError(f"field '{prompt_key}' is missing or null (the row has: {', '.join(row) or 'nothing'})")
+        raise DataError(f"field '{prompt_key}' is missing or null (the row has: {', '.join(row) or 'nothing':.200})")
     try:
         messages = to_messages(row[key])
     except DataError as exc:
@@ -172,7 +173,13 @@ class RLDataset:
 
     def _fit_prompts(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         """Drop prompts over the limit, or refuse them; the other truncations cut when a prompt is rendered."""
-        renderer = ChatRenderer(tokenizer, self.config.apply_chat_template_kwargs)
+        renderer = ChatRenderer(
+            tokenizer, self.config.apply_chat_template_kwargs, escape=self.config.escape_special_tokens
+        )
+        special = SpecialTexts(renderer)
+        for i, row in enumerate(self._rows):
+            special.add(row["raw_prompt"], partial(self.where, i))
+        special.warn()
         if not self.config.filter_overlong_prompts and self.config.truncation != "error":
             return
         limit = self.config.start_limit
@@ -182,7 +189,7 @@ class RLDataset:
                 texts.append(renderer.text(row["raw_prompt"]))
             except DataError as exc:
                 raise DataError(f"{self.where(i)}: {exc}") from exc
-        lengths = renderer.token_counts(texts)
+        lengths = renderer.token_counts(texts, limit)
         over = [i for i, length in enumerate(lengths) if length > limit]
         if over and not self.config.filter_overlong_prompts:
             raise DataError(

@@ -10,12 +10,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from burnish.config.supervised import RMDataConfig, SFTDataConfig, SupervisedDataConfig
-from burnish.data.chat import ChatRenderer, Message, to_messages, truncate, without_nulls
+from burnish.data.chat import ChatRenderer, Message, SpecialTexts, to_messages, truncate, without_nulls
 from burnish.data.files import Row, at, lookup, read_first_rows
 from burnish.data.order import Order
 from burnish.errors import DataError
@@ -52,15 +53,18 @@ class Examples(ABC, Generic[Example]):
         if not files:
             raise DataError("no data files are given; set data.train_files")
         self.config = config
-        self.renderer = ChatRenderer(tokenizer, config.apply_chat_template_kwargs)
+        self.renderer = ChatRenderer(tokenizer, config.apply_chat_template_kwargs, escape=config.escape_special_tokens)
         self.notices: list[str] = []
+        self.special = SpecialTexts(self.renderer)
         made: list[Example | None] = []
         for file, table in zip(files, read_first_rows(files, max_samples), strict=True):
             for i, row in enumerate(table):
+                self._where = partial(at, file, i)
                 try:
                     made.append(self.example(row))
                 except DataError as exc:
-                    raise DataError(f"{at(file, i)}: {exc}") from exc
+                    raise DataError(f"{self._where()}: {exc}") from exc
+        self.special.warn()
         self._examples = [example for example in made if example is not None]
         if emptied := len(made) - len(self._examples):
             self.say(f"{emptied} of {len(made)} {self.emptied} after truncation; skipped")
@@ -76,6 +80,16 @@ class Examples(ABC, Generic[Example]):
     @abstractmethod
     def example(self, row: Row) -> Example | None:
         """What a row teaches; None where truncation leaves nothing of it. A DataError need not name the row."""
+
+    def look_at(self, messages: Sequence[Message]) -> None:
+        """Note special tokens in the text. Refuse what is far too long before it is tokenised, which takes memory."""
+        self.special.add(messages, self._where)
+        count, longest = sum(len(message["content"]) for message in messages), self.renderer.longest_token
+        if count > 4 * self.config.max_length * longest:
+            raise DataError(
+                f"the messages have {count} characters, far over data.max_length={self.config.max_length} tokens of at "
+                f"most {longest}; shorten or drop the row"
+            )
 
     def shorten(self, what: str, *columns: list[int]) -> list[list[int]]:
         """Columns with a value per token, cut to `data.max_length` by `data.truncation`; `what` is for messages."""
@@ -117,6 +131,7 @@ class SFTDataset(Examples[SFTExample]):
             messages = [*messages_of(row, self.config.prompt_key), {"role": "assistant", "content": response}]
         else:
             messages = messages_of(row, self.config.messages_key)
+        self.look_at(messages)
         ids, mask = self.renderer.conversation(messages, tools_of(row))
         ids, mask = self.shorten("the example", ids, mask)
         mask[0] = 0  # there is nothing to predict the first token from
@@ -157,6 +172,7 @@ class PreferenceDataset(Examples[PreferencePair]):
         for key in keys:
             messages = self._conversation(row, key)
             try:
+                self.look_at(messages)
                 sides.append(self.renderer.whole(messages, tools))
             except DataError as exc:
                 raise DataError(f"field '{key}': {exc}") from exc
@@ -252,8 +268,8 @@ def tools_of(row: Row) -> list[dict[str, Any]] | None:
     if isinstance(tools, str) and tools.strip():
         try:
             tools = json.loads(tools)
-        except json.JSONDecodeError as exc:
-            raise DataError(f"field 'tools' is not valid JSON: {exc}") from exc
+        except (ValueError, RecursionError) as exc:
+            raise DataError(f"field 'tools' is not valid JSON: {exc!s:.80}") from exc
     if not tools:
         return None
     if not isinstance(tools, list):

@@ -1,18 +1,23 @@
 """Data files to rows and back: parquet, json and jsonl (the last two also gzipped); what is wrong is a `DataError`.
 
-Parquet is read batch by batch, so it may be larger than the memory; json is read whole. `Columns` counts what columns
+Parquet is read batch by batch, so it may be larger than the memory; rows of json are all kept. A file may come from
+anywhere: what unpacks to far more than it is, is refused before it fills the memory. `Columns` counts what columns
 hold, by place: `extra_info.index` is a field of an object, `tags[]` are the items of lists.
 """
 
+import codecs
 import gzip
 import json
 import os
+import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,12 @@ Row = dict[str, Any]
 
 FORMATS = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
 BATCH = 1024  # rows read at once
+SPACE = re.compile(r"\s*")
+LONGEST_LINE = 2**28  # bytes of a line of jsonl
+DEEPEST_ROW = 64  # levels of lists and objects in a row of json; parquet's reader has a limit of 100
+UNPACKED = 2**26  # bytes that any gzip file may unpack to; a larger one to at most MOST_TIMES its size
+MOST_TIMES = 100
+DECODED = 2**32  # bytes that the rows of any parquet file may have; those of a larger one at most MOST_TIMES its size
 MOST_FIELDS = 50  # of one object; keys that are data (ids, say) would otherwise fill the report
 DEEPEST = 8  # levels of objects and lists that are looked at
 
@@ -127,6 +138,8 @@ def locate(path: str | Path) -> Path:
         raise DataError(f"{path} is a folder; name the files in it, e.g. {file / 'train.parquet'}")
     if not file.exists():
         raise DataError(f"data file not found: {path} (working directory: {Path.cwd()})")
+    if not file.is_file():  # to read a pipe could take for ever, and a device has no end
+        raise DataError(f"{path} is a pipe, a socket or a device; write its rows to a file and name that")
     return file
 
 
@@ -189,10 +202,17 @@ def _parquet_errors(file: Path) -> Iterator[None]:
 
 
 def _parquet_batches(file: Path) -> Iterator[list[Row]]:
+    left = max(DECODED, MOST_TIMES * file.stat().st_size)
     with _parquet_errors(file):
         for batch in pq.ParquetFile(file).iter_batches(BATCH):
             values = []
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if pa.types.is_dictionary(column.type):
+                    column = column.dictionary_decode()
+                if (left := left - column.nbytes) < 0:
+                    raise DataError(
+                        f"{file}: its rows take more than {MOST_TIMES} times the file's size; split the file"
+                    )
                 try:
                     values.append(column.to_pylist(maps_as_pydicts="lossy"))
                 except (ValueError, OverflowError, LookupError) as exc:  # nanoseconds, year 10000, unknown time zones
@@ -205,34 +225,95 @@ def _parquet_batches(file: Path) -> Iterator[list[Row]]:
 
 
 def _read_json(file: Path) -> list[Row]:
-    try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise DataError(f"{file}: not UTF-8 text (byte {exc.start}): {exc.reason}") from exc
-    except (OSError, EOFError, zlib.error) as exc:
-        fix = "; it is broken or no gzip file: download or write it again" if file.suffix == ".gz" else ""
-        raise DataError(f"{file}: cannot be read: {exc}{fix}") from exc
-    is_array, found = text.lstrip().startswith("["), list[tuple[str, Any]]()
-    # Split at newlines only: str.splitlines would also cut at U+2028 and friends, which JSON strings may hold.
-    for n, part in enumerate([text] if is_array else text.split("\n"), start=1):
+    """The rows of an array of objects, or of lines with one each."""
+    rows: list[Row] = []
+    lines, begin = _lines(file), 0  # of a line, in bytes
+    for n, line in enumerate(lines, start=1):
+        if not rows and line.lstrip(codecs.BOM_UTF8 + b" \t\r\n").startswith(b"["):
+            return _read_array(file, _decoded(file, b"".join([line, *lines]), begin))
+        where = f"{file}: line {n}"
+        if len(line) == LONGEST_LINE:
+            raise DataError(f"{where} has {LONGEST_LINE} bytes or more; drop or shorten its row")
+        text = _decoded(file, line, begin)
         try:
-            if is_array:
-                found = [(at(file, i), value) for i, value in enumerate(json.loads(part))]
-            elif part.strip():
-                found.append((f"{file}: line {n}", json.loads(part)))
+            if text.strip():
+                rows.append(_row(_loads(text, partial(str, where)), where))
         except json.JSONDecodeError as exc:
-            if is_array:
-                raise DataError(f"{file}: not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
             fix = "Expected one object per line, or one array of objects"
-            raise DataError(f"{file}: line {n} is not valid JSON: {exc.msg} (column {exc.colno}). {fix}") from exc
-        except RecursionError as exc:
-            which = "a row" if is_array else f"line {n}"
-            raise DataError(f"{file}: {which} is nested too deeply to be read") from exc
-    for where, value in found:
-        if not isinstance(value, dict):
-            raise DataError(f"{where} holds a {type(value).__name__}, not an object with named fields")
-    return [value for _, value in found]
+            raise DataError(f"{where} is not valid JSON: {exc.msg} (column {exc.colno}). {fix}") from exc
+        begin += len(line)
+    return rows
+
+
+def _read_array(file: Path, text: str) -> list[Row]:
+    def broken() -> str:
+        """The first element that cannot be read."""
+        place, row = text.index("[") + 1, 0
+        with suppress(ValueError, RecursionError):
+            while True:
+                element = SPACE.match(text, place).end()  # type: ignore[union-attr]  # it matches anywhere
+                place = text.index(",", json.JSONDecoder().raw_decode(text, element)[1]) + 1
+                row += 1
+        return at(file, row)
+
+    try:
+        return [_row(value, at(file, i)) for i, value in enumerate(_loads(text, broken))]
+    except json.JSONDecodeError as exc:
+        raise DataError(f"{file}: not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    """Split at newlines only, since JSON strings may hold U+2028 and friends; pieces of lines over LONGEST_LINE."""
+    is_packed = file.name.lower().endswith(".gz")
+    left = max(UNPACKED, MOST_TIMES * file.stat().st_size) if is_packed else sys.maxsize
+    try:
+        with gzip.open(file) if is_packed else file.open("rb") as stream:
+            while line := stream.readline(min(LONGEST_LINE, left + 1)):
+                if (left := left - len(line)) < 0:
+                    raise DataError(
+                        f"{file}: unpacks to more than {MOST_TIMES} times its size; unpack it and name that"
+                    )
+                yield line
+    except (OSError, EOFError, zlib.error) as exc:
+        fix = "; it is broken or no gzip file: download or write it again" if is_packed else ""
+        raise DataError(f"{file}: cannot be read: {exc}{fix}") from exc
+
+
+def _decoded(file: Path, content: bytes, begin: int) -> str:
+    try:
+        return (content if begin else content.removeprefix(codecs.BOM_UTF8)).decode()
+    except UnicodeDecodeError as exc:
+        raise DataError(f"{file}: not UTF-8 text (byte {begin + exc.start}): {exc.reason}") from exc
+
+
+def _loads(text: str, where: Callable[[], str]) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as exc:
+        most = sys.get_int_max_str_digits()
+        raise DataError(f"{where()} has an integer of more than {most} digits; write it as text") from exc
+    except RecursionError as exc:
+        raise DataError(f"{where()} is nested too deeply to be read") from exc
+
+
+def _row(value: Any, where: str) -> Row:
+    if not isinstance(value, dict):
+        raise DataError(f"{where} holds a {type(value).__name__}, not an object with named fields")
+    if _is_deep(value):
+        raise DataError(f"{where} is nested too deeply to be read: more than {DEEPEST_ROW} levels")
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST_ROW):
+        inside = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
+        level = [inner for items in inside for inner in items if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 @dataclass

@@ -51,6 +51,7 @@ FINDINGS = {
     "empty_response": Finding("empty responses", False),
     "worked_answer": Finding("worked answers that fail where the ground truth passes", False),
     "not_checked": Finding("rows whose reference answer is not checked", False),
+    "special_tokens": Finding("rows with special tokens in their text", False),
     "mixed_types": Finding("columns of mixed types", False),
 }
 

@@ -227,7 +227,7 @@ def _tool_names(tools: Any) -> str:
     if isinstance(tools, str):
         try:
             tools = json.loads(tools)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return tools
     schemas = tools if isinstance(tools, list) else [tools]
     functions = [s.get("function") or s if isinstance(s, Mapping) else s for s in schemas]

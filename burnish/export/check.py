@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jinja2.exceptions import TemplateError
 from torch import Tensor, nn
 
-from burnish.errors import ConfigError, ModelError
+from burnish.data.chat import ChatRenderer
+from burnish.errors import ConfigError, DataError, ModelError
 from burnish.export.source import ExportRequest, ExportSource
 from burnish.models.adapters import Adapter, apply_adapter
 from burnish.models.device import pick_device
@@ -145,8 +145,8 @@ def behaviour(tokenizer: "PreTrainedTokenizerBase") -> dict[str, Any]:
     chat = "\n\n".join(message["content"] for message in CHAT)
     if tokenizer.chat_template:
         try:
-            chat = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
-        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+            chat = ChatRenderer(tokenizer).text(CHAT)
+        except DataError as error:
             chat = f"not rendered: {error}"  # a template for other roles; it has to fail in the same way
     ids = [list(tokenizer(text)["input_ids"]) for text in (*TEXTS, chat)]
     return {"chat": chat, "ids": ids, "special tokens": tokenizer.special_tokens_map, "length": len(tokenizer)}

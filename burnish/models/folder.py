@@ -38,6 +38,8 @@ TRAINING_STATE = re.compile(r"(masters|optimizer|rng)(-\d{5}-of-\d{5})?\.safeten
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
 )  # fmt: skip
+TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+LARGEST_TEMPLATE = 2**20  # bytes that are read at all; data/template.py has the limit of what is compiled
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HDFS_DEADLINE_S = 3600
 GLANCE = 2**20  # bytes that a fingerprint reads at either end of a file
@@ -287,6 +289,9 @@ def check_tokenizer(folder: Path) -> None:
             "this one (the policy: actor_rollout_ref.model.tokenizer_path; burnish sft, burnish rm: "
             "model.tokenizer_path)"
         )
+    for file in (folder / TEMPLATE, *(folder / TEMPLATES).glob("*.jinja")):
+        if file.exists() and (not file.is_file() or file.stat().st_size > LARGEST_TEMPLATE):
+            raise ModelError(f"{file}: a chat template is a file of at most {LARGEST_TEMPLATE} bytes; copy it again")
 
 
 def _from_hub(text: str, weights: bool, revision: str | None) -> Path:

@@ -33,6 +33,7 @@ class ModelOptions:
     max_num_seqs: int = 64
     engine: str = "native"
     trust_remote_code: bool = False
+    escape_special_tokens: bool = False
 
 
 @dataclass
@@ -87,7 +88,7 @@ def load(options: ModelOptions, name: str | None = None) -> ServedModel:
     return ServedModel(
         name=name or own_name(options.folder),
         tokenizer=tokenizer,
-        renderer=ChatRenderer(tokenizer),
+        renderer=ChatRenderer(tokenizer, escape=options.escape_special_tokens),
         special_ids=special_ids(tokenizer),
         # As the vocabulary writes them: no shorter than the text they stand for.
         longest_token=max(map(len, tokenizer.get_vocab())),

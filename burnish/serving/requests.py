@@ -4,14 +4,11 @@ The fields are read by `openai_wire/requests.py`. Prompts are tokenised last, on
 """
 
 import inspect
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jinja2 import Environment
 from jinja2.defaults import DEFAULT_NAMESPACE
-from jinja2.meta import find_undeclared_variables
 
 from burnish.data.chat import ChatRenderer
 from burnish.errors import UserError
@@ -24,7 +21,6 @@ MAX_N = 128
 MAX_SEQUENCES = 256  # prompts × n of one request
 MAX_TEMPLATE_KWARGS = 16
 COMPLETION_TOKENS = 16  # of /v1/completions without max_tokens
-GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")  # transformers' own, around assistants' text
 UNSUPPORTED_COMPLETION: wire.Unsupported = wire.UNSUPPORTED | {
     "echo": ((False,), "the prompt in the answer"),
     "suffix": (("",), "text after the completion"),
@@ -60,9 +56,9 @@ def read_chat(body: Any, model: ServedModel) -> ServeRequest:
     limit = wire.read_limit(fields)
     messages = wire.read_messages(fields, wire.ROLES, wire.UNSUPPORTED_IN_MESSAGE)
     renderer = model.renderer
-    if "chat_template_kwargs" in fields:
-        renderer = ChatRenderer(model.tokenizer, _template_kwargs(fields, model))
     try:
+        if "chat_template_kwargs" in fields:
+            renderer = ChatRenderer(model.tokenizer, _template_kwargs(fields, model), escape=renderer.escape)
         text = renderer.text(messages)
     except UserError as error:
         raise bad(str(error), param="messages") from error
@@ -124,7 +120,7 @@ def _template_kwargs(fields: Fields, model: ServedModel) -> dict[str, Any]:
     kwargs = fields.get("chat_template_kwargs")
     if not isinstance(kwargs, dict) or len(kwargs) > MAX_TEMPLATE_KWARGS:
         raise fields.wrong("chat_template_kwargs", f"an object with at most {MAX_TEMPLATE_KWARGS} fields")
-    own = template_variables(model.tokenizer)
+    own = template_variables(model.renderer)
     for name, value in kwargs.items():
         if name not in own or not isinstance(value, str | bool | int | float | None):
             raise bad(
@@ -135,15 +131,13 @@ def _template_kwargs(fields: Fields, model: ServedModel) -> dict[str, Any]:
     return kwargs
 
 
-def template_variables(tokenizer: Any) -> set[str]:
+def template_variables(renderer: ChatRenderer) -> set[str]:
     """What the caller of the chat template may set; not what it always gets, such as messages and special tokens."""
-    if not tokenizer.chat_template:
+    if renderer.plain:
         return set()
-    template = GENERATION_TAG.sub("", tokenizer.get_chat_template())
-    read = find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
-    arguments = inspect.signature(tokenizer.apply_chat_template).parameters
+    arguments = inspect.signature(renderer.tokenizer.apply_chat_template).parameters
     given = {"messages", "raise_exception", "strftime_now", *DEFAULT_NAMESPACE, *arguments}
-    return {name for name in read - given if not name.endswith(("_token", "_tokens"))}
+    return {name for name in renderer.template().variables - given if not name.endswith(("_token", "_tokens"))}
 
 
 def _prompt(given: str | list[int], source: str, model: ServedModel, add_special_tokens: bool = True) -> list[int]:

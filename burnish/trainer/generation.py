@@ -23,7 +23,7 @@ from burnish.agents.environment import AgentSettings
 from burnish.agents.runner import TrajectoryRunner
 from burnish.config import GenerationConfig, Loaded, explain
 from burnish.config.data import DataConfig
-from burnish.data.chat import ChatRenderer
+from burnish.data.chat import ChatRenderer, SpecialTexts
 from burnish.data.files import at
 from burnish.errors import BurnishError, ConfigError, DataError, ToolFailure
 from burnish.models.device import pick_device
@@ -50,7 +50,8 @@ class GenerationJob:
         model = config.model
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         self.prompts = PromptFile(config.data.path, self.settings.data)
-        chat = ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs)
+        data = config.data
+        chat = ChatRenderer(self.tokenizer, data.apply_chat_template_kwargs, escape=data.escape_special_tokens)
         check_prompts(self.prompts, chat, config, AgentCheck(self.settings, self.tokenizer))
         self.schema = output_schema(config.data.path, self.prompts.arrow.schema)
         self.sampling = training_sampling(config.rollout)
@@ -172,6 +173,7 @@ def agent_settings(config: GenerationConfig) -> AgentSettings:
         prompt_key=config.data.prompt_key,
         truncation=config.data.truncation,
         apply_chat_template_kwargs=config.data.apply_chat_template_kwargs,
+        escape_special_tokens=config.data.escape_special_tokens,
         max_obs_length=config.data.max_obs_length,
         max_prompt_length=config.rollout.prompt_length,
         max_response_length=config.rollout.response_length,
@@ -207,6 +209,7 @@ def check_context(config: GenerationConfig) -> None:
 def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationConfig, agents: AgentCheck) -> None:
     """Every prompt can be rendered and, if none may be cut, is short enough; its agent and tools exist."""
     limit = config.rollout.prompt_length
+    special = SpecialTexts(chat)
     over: dict[int, int] = {}  # tokens of the prompts that are too long, by row
     for numbers, rows in prompts.batches():
         texts = []
@@ -214,8 +217,9 @@ def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationCon
             agents.row(row, partial(at, prompts.path, i))
             with prompts.naming(i):
                 texts.append(chat.text(row["raw_prompt"]))
+            special.add(row["raw_prompt"], partial(at, prompts.path, i))
         if config.data.truncation == "error":
-            counts = zip(numbers, chat.token_counts(texts), strict=True)
+            counts = zip(numbers, chat.token_counts(texts, limit), strict=True)
             over |= {i: tokens for i, tokens in counts if tokens > limit}
     if over:
         first = min(over)
@@ -225,6 +229,7 @@ def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationCon
                 f"{len(prompts)} prompts are, the longest has {max(over.values())}). Raise it, or cut prompts with "
                 "data.truncation=left, right or middle"
             )
+    special.warn()
     agents.finish()
 
 

@@ -73,7 +73,8 @@ class ConversationReader:
                 f"tokenizer that has one in {MODEL}.tokenizer_path, or put chat_template into its tokenizer_config.json"
             )
         # The policy's arguments are for the policy's template.
-        self.renderer = ChatRenderer(self.tokenizer, arguments if self.as_they_are else None)
+        escape = config.data.escape_special_tokens
+        self.renderer = ChatRenderer(self.tokenizer, arguments if self.as_they_are else None, escape=escape)
         # What ends a response: special tokens, and those that the policy's folder names, which need not be special.
         files = [resolve_path(policy.path, weights=False) / f"{name}config.json" for name in ("", "generation_")]
         listed = [read_json(file).get("eos_token_id") for file in files if file.is_file()]

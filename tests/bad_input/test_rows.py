@@ -1,10 +1,13 @@
 """What a user can get wrong, through the command, told with thing, value and fix: files and rows."""
 
+import os
+import shutil
+
 import pytest
 
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from tests.bad_input.conftest import EACH, assert_says
+from tests.bad_input.conftest import EACH, MODEL_KEY, assert_says
 
 
 @EACH
@@ -87,3 +90,35 @@ def test_rows_over_the_limit_and_without_an_answer(refuses, no_model):
     assert_says(message, "sft.parquet, row 0", "data.max_length=10", "data.truncation")
     write_parquet([{"messages": [{"role": "user", "content": "2+2"}]}], "rows.parquet")
     assert_says(refuses("sft", "data.train_files=rows.parquet"), "rows.parquet, row 0", "assistant")
+
+
+@EACH
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "it takes more than"),
+        ("{{ 'a' * 10**10 }}", "it takes more than"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "it calls itself without an end"),
+        ("a" * 2**19, "it has 524288 characters, and 262144 are allowed"),
+        ("a" * 2**21, "chat_template.jinja: a chat template is a file of at most 1048576 bytes"),
+    ],
+    ids=["loops", "text", "recursion", "long", "huge"],
+)
+def test_a_hostile_chat_template(refuses, no_model, place, tiny_model, monkeypatch, command, template, problem):
+    monkeypatch.setattr("burnish.data.template.BUDGET", 10**5)
+    shutil.copytree(tiny_model, "bad")
+    (place / "bad" / "chat_template.jinja").write_text(template)
+    message = refuses(command, f"{MODEL_KEY[command]}=bad")
+    assert_says(message, "bad", problem)
+    assert message.count("\n") == 1
+
+
+@EACH
+@pytest.mark.hostile
+def test_a_pipe_and_a_huge_integer(refuses, no_model, place, command):
+    os.mkfifo("rows.jsonl")
+    assert_says(refuses(command, "data.train_files=rows.jsonl"), "rows.jsonl is a pipe, a socket or a device")
+    (place / "more.jsonl").write_text('{"prompt": "2+2"}\n{"prompt": ' + "9" * 10**5 + "}\n")
+    message = refuses(command, "data.train_files=more.jsonl")
+    assert_says(message, "more.jsonl: line 2 has an integer of more than 4300 digits; write it as text")

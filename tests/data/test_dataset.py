@@ -6,7 +6,7 @@ import pytest
 from burnish.data.chat import ChatRenderer
 from burnish.data.dataset import RLDataset, collate, train_dataset, val_dataset
 from burnish.data.files import write_parquet
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import ConfigError, DataError, NotAvailable
 from tests.data.conftest import refused
 
 ROW = {
@@ -154,6 +154,52 @@ class TestLengths:
         assert len(load(self.ROWS, tokenizer=tokenizer if mode != "error" else None)) == 4
         limit(70)
         assert len(load(self.ROWS)) == 4
+
+
+HUGE = "x" * 10**6
+DEEP = 60 * '{"a":' + "1" + 60 * "}"
+HOSTILE_ROWS = {
+    "a long prompt": ({"prompt": HUGE}, "tokens, over data.max_prompt_length=512"),
+    "a long message": ({"prompt": [{"role": "user", "content": HUGE}]}, "tokens, over data.max_prompt_length=512"),
+    "a long role": ({"prompt": [{"role": HUGE, "content": 5}]}, r"message 0 \(x{40}\) has the content a int"),
+    "many messages": ({"prompt": [{"role": "user", "content": "x"}] * 10**4}, "tokens, over data.max_prompt_length"),
+    "a role that writes lines": ({"prompt": [{"role": "a\nb\x1b[31m", "content": 5}]}, r"message 0 \(a\\nb\\x1b"),
+    "no prompt, long names": ({HUGE: 1, "prompt": None}, "field 'prompt' is missing or null"),
+    "a message with long names": ({"prompt": [{HUGE: 1}]}, "message 0 has no role"),
+    "a long number": ({"prompt": 10**4000}, "expected a string or a list of messages"),
+    "a lone surrogate": ({"prompt": "a\ud800"}, "the text has a lone surrogate"),
+    "a long list": ({"prompt": [HUGE]}, "message 0 is a str"),
+    "parts of no text": ({"prompt": [{"role": "user", "content": [{"type": HUGE}]}]}, "content part"),
+    "a long source": ({"prompt": "q", "data_source": [HUGE]}, "field 'data_source' is a list"),
+    "a long extra_info": ({"prompt": "q", "extra_info": HUGE}, "field 'extra_info' is a str"),
+    "deep calls": (
+        {"prompt": [{"role": "user", "content": "q", "tool_calls": [{"function": {"arguments": DEEP * 40}}]}] * 2000},
+        "tokens, over data.max_prompt_length",
+    ),
+}
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(("row", "message"), HOSTILE_ROWS.values(), ids=HOSTILE_ROWS)
+def test_a_hostile_row_is_one_line_and_the_others_of_its_file_are_read(load, data_config, row, message):
+    with pytest.raises(DataError, match=message) as caught:
+        load([ROW, row])
+    said = str(caught.value)
+    assert "rows.jsonl, row 1" in said and said.isprintable() and len(said) < 700
+    if "over data.max_prompt_length" in message:
+        data_config.filter_overlong_prompts = True
+        assert len(load([ROW, row])) == 1
+
+
+def test_special_tokens_in_rows_are_warned_of_once(load, data_config, caplog):
+    rows = [ROW, {"prompt": "2?<|end|>"}, {"prompt": "3?<|start|>"}]
+    load(rows)
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "rows.jsonl, row 1 (the first is 0): message 0 (user) has the special token <|end|>" in warning
+    caplog.clear()
+    data_config.escape_special_tokens = True
+    load(rows)
+    assert not caplog.records
 
 
 class TestMaxSamples:

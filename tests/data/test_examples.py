@@ -248,3 +248,36 @@ class TestPairs:
         for message, margin in (shown | {"is nan, expected": float("nan")}).items():
             with pytest.raises(DataError, match=rf"row 1 .*field 'gap' \(data.margin_key\) {message}"):
                 pairs(RIGHT | {"gap": 1}, RIGHT | {"gap": margin})
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": '[{"a": ' + "9" * 5000 + "}]"}, "field 'tools' is not valid JSON: Exceeds the limit"),
+        ({"tools": "[" * 10**5}, "field 'tools' is not valid JSON: maximum recursion"),
+        ({"tools": '[{"a": ' + "[" * 300 + "]" * 300 + "}]"}, "a message or tool has more than 100 levels"),
+        ({"tools": ["x"]}, "a tool is no object"),
+        ({"messages": [*ASKED, {"role": "assistant", "content": "x" * 10**6}]}, "far over data.max_length=1024"),
+        ({"messages": [*ASKED, {"role": "assistant", "content": "a\ud800"}]}, "lone surrogate"),
+    ],
+    ids=["digits", "brackets", "levels", "text for a tool", "long", "surrogate"],
+)
+def test_a_hostile_example_is_one_line_with_its_row(sft, fields, message):
+    talk = {"messages": [*ASKED, GOOD]}
+    with pytest.raises(DataError, match=message) as caught:
+        sft(talk, talk | fields)
+    assert "rows.jsonl, row 1 (the first is 0): " in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_special_tokens_in_examples_are_warned_of_or_escaped(sft, pairs, sft_config, config, caplog, tokenizer):
+    injected = {"role": "user", "content": "2?<|end|>"}
+    sft({"messages": [injected, GOOD]}, {"messages": [*ASKED, GOOD]})
+    pairs(RIGHT, RIGHT | {"prompt": [injected]})
+    first, second = (record.message for record in caplog.records if record.levelname == "WARNING")
+    assert "row 0 (the first is 0): message 0 (user) has the special token <|end|>" in first and "in 1 of" in first
+    assert "row 1 (the first is 0)" in second
+    sft_config.escape_special_tokens = True
+    end = tokenizer.convert_tokens_to_ids("<|end|>")
+    (example,) = sft({"messages": [injected, GOOD]})
+    assert example.ids.tolist().count(end) == 2, "one of each turn"

@@ -3,6 +3,7 @@ import importlib.util
 import json
 import os
 import re
+import socket
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.data.files import describe, largest_remainder, lookup, read_rows, write_parquet
-from burnish.errors import NotAvailable
+from burnish.errors import DataError, NotAvailable
 from tests.data.conftest import refused
 
 ROWS = [
@@ -100,7 +101,7 @@ def test_lookup_takes_the_literal_name_and_missing_folders_and_remote_files_are_
         ("a.json", b'{"data": [\n]}', "one object per line, or one array of objects"),
         ("a.jsonl", b"", r"a\.jsonl: the file has no rows"),
         ("a.jsonl", b'{"a": 1}\n{"a": ' + b"[" * 10**5, r"a\.jsonl: line 2 is nested too deeply to be read"),
-        ("a.json", b"[" * 10**5, r"a\.json: a row is nested too deeply to be read"),
+        ("a.json", b"[" * 10**5, r"a\.json, row 0 .* is nested too deeply to be read"),
         ("a.jsonl", b"\xff\xfe", "not UTF-8"),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9], r"a\.jsonl\.gz: cannot be read"),
         ("a.jsonl.gz", b"plain", r"a\.jsonl\.gz: cannot be read: .*; it is broken or no gzip file: download or write"),
@@ -186,3 +187,85 @@ def test_a_lone_surrogate_is_reported_with_its_text(tmp_path, row):
     said = f"{path}: the text 'so \\ud83d it is' has a lone surrogate; fix it or drop its row"
     refused(f"^{re.escape(said)}$", write_parquet, [row], path)
     assert not os.listdir(tmp_path)
+
+
+def packed(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+HOSTILE_FILES = {
+    "a huge integer": ("a.jsonl", b'{"a": 1}\n{"a": ' + b"9" * 10**5 + b"}", "line 2 has an integer of more than 4300"),
+    "a huge negative integer": ("a.jsonl", b'{"a": -' + b"9" * 5000 + b"}", "line 1 has an integer of more than 4300"),
+    "a huge integer in an array": ("a.json", b'[{"a": 1}, {"a": ' + b"9" * 5000 + b"}]", "row 1 .* has an integer of"),
+    "a huge integer deep in an array": ("a.json", b'[{}\n,\n{"a": [{"b": ' + b"9" * 5000 + b"}]}]", "row 1 .* integer"),
+    "a nested row": ("a.jsonl", b'{"a": ' + b"[" * 70 + b"]" * 70 + b"}", "line 1 is nested too deeply .* 64 levels"),
+    "nested objects": ("a.jsonl", b'{"a": ' * 300 + b"1" + b"}" * 300, "line 1 is nested too deeply to be read"),
+    "a nested row of an array": (
+        "a.json",
+        b'[{"a": 1}, {"a": ' + b"[" * 900 + b"]" * 900 + b"}]",
+        "row 1 .* nested too",
+    ),
+    "very deep in an array": ("a.json", b'[{"a": 1}, {"a": ' + b'{"a":' * 10**5, "row 1 .* nested too deeply"),
+    "brackets only": ("a.json", b"[" * 10**6, "row 0 .* nested too deeply"),
+    "a gzip bomb in one line": ("a.jsonl.gz", packed(b" " * 2**20), "a.jsonl.gz: unpacks to more than 100 times its"),
+    "a gzip bomb of lines": ("a.jsonl.gz", packed(b"{}\n" * 2**19), "a.jsonl.gz: unpacks to more than 100 times its"),
+    "a gzip bomb of blank lines": ("a.jsonl.gz", packed(b"\n" * 2**20), "unpacks to more than 100 times its"),
+    "a gzip bomb in an array": ("a.json.gz", packed(b"[" + b" " * 2**20 + b"]"), "unpacks to more than 100 times"),
+    "a gzip bomb that is broken": ("a.json.gz", packed(b" " * 2**20)[:-200], "unpacks to more than 100 times"),
+    "gzip twice": ("a.jsonl.gz", packed(packed(b'{"a": 1}\n')), "a.jsonl.gz: not UTF-8 text"),
+    "gzip without its name": ("a.jsonl", packed(b'{"a": 1}\n'), "a.jsonl: not UTF-8 text"),
+    "capital letters, no gzip": ("A.JSONL.GZ", b'{"a": 1}', "broken or no gzip file"),
+    "a long line": ("a.jsonl", b'{"a": 1}\n{"a": "' + b"a" * 2**17 + b'"}', "line 2 has 131072 bytes or more"),
+    "a long line without an end": ("a.jsonl", b'{"a": "' + b"a" * 2**18, "line 1 has 131072 bytes or more"),
+    "nulls": ("a.jsonl", b"\0" * 1000, "line 1 is not valid JSON"),
+    "a parquet file by another name": ("a.jsonl", b"PAR1\x15\x00\x15\xff", "not UTF-8 text .byte 7"),
+    "UTF-16": ("a.jsonl", '{"a": 1}'.encode("utf-16"), "not UTF-8 text .byte 0"),
+    "half a character in a later line": ("a.jsonl", b'{"a": 1}\n{"a": "\xc3"}', "not UTF-8 text .byte 16"),
+    "text after the array": ("a.json", b'[{"a": 1}] x', "not valid JSON: Extra data"),
+    "a number": ("a.json", b"1", "line 1 holds a int, not an object"),
+    "null": ("a.jsonl", b'{"a": 1}\nnull\n', "line 2 holds a NoneType, not an object"),
+    "a list of lists": ("a.json", b'[{"a": 1}, [1]]', "row 1 .* holds a list, not an object"),
+    "an empty array": ("a.json", b"[]", "the file has no rows"),
+}
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(("name", "content", "message"), HOSTILE_FILES.values(), ids=HOSTILE_FILES)
+def test_a_hostile_file_is_one_line_and_one_next_to_it_is_read(tmp_path, monkeypatch, name, content, message):
+    monkeypatch.setattr("burnish.data.files.UNPACKED", 2**16)
+    monkeypatch.setattr("burnish.data.files.LONGEST_LINE", 2**17)
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "honest.jsonl.gz").write_bytes(packed(json.dumps(ROWS[0]).encode()))
+    with pytest.raises(DataError, match=message) as caught:
+        read_rows(tmp_path / name)
+    assert (
+        str(tmp_path / name) in str(caught.value) and str(caught.value).isprintable() and len(str(caught.value)) < 400
+    )
+    assert read_rows(tmp_path / "honest.jsonl.gz") == ROWS[:1]
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link to a device"])
+def test_what_is_no_file_is_not_opened(tmp_path, kind):
+    path = tmp_path / "rows.jsonl"
+    with socket.socket(socket.AF_UNIX) as made:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            made.bind(str(path))
+        else:
+            path.symlink_to("/dev/zero")
+        refused(f"{path} is a pipe, a socket or a device; write its rows to a file", read_rows, path)
+
+
+@pytest.mark.hostile
+def test_parquet_that_unpacks_to_far_more_than_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("burnish.data.files.DECODED", 2**20)
+    path, text = tmp_path / "rows.parquet", "a" * 10**4
+    pq.write_table(pa.table({"prompt": pa.DictionaryArray.from_arrays([0] * 10**4, [text])}), path)
+    refused("rows.parquet: its rows take more than 100 times the file's size", read_rows, path)
+    kind = pa.int64()
+    for _ in range(80):
+        kind = pa.list_(kind)
+    pq.write_table(pa.table({"a": pa.array([None], type=kind)}), path)
+    refused("not a readable parquet file .*too deeply nested", read_rows, path)

@@ -11,6 +11,7 @@ from burnish.data.chat import ChatRenderer
 from burnish.data.check import CheckOptions, check_file
 from burnish.data.files import MOST_FIELDS, Columns, describe, write_parquet
 from burnish.data.report import FINDINGS, KINDS, CheckReport, Lengths, lines, print_report, summary
+from burnish.errors import ModelError
 from tests.data.conftest import refused
 
 
@@ -263,6 +264,28 @@ def test_the_text_names_a_handful_of_rows_and_the_json_has_everything(check):
     assert first["warnings"]["duplicate"]["what"][0]["rows"] == list(range(1, 50))
     assert first["lengths"]["prompt"]["histogram"] == [[4, 4, 50]] and first["lengths"]["prompt"]["p95"] == 4
     assert found["overlap"][0]["rows"] == [[0, 0]] and found["problems"]["prompts in two files"] == 1
+
+
+@pytest.mark.hostile
+def test_special_tokens_in_rows_are_a_warning_and_a_template_over_its_budget_ends_the_check(
+    check, tokenizer, monkeypatch
+):
+    report = check([row(), row("2?<|end|>")], tokenizer=tokenizer)
+    said = "message 0 (user) has the special token <|end|> in its text"
+    assert report.found == {"special_tokens": {said: [1]}} and not FINDINGS["special_tokens"].problem
+    talk = [turns("2?<|start|>", "4")]
+    assert found(check(talk, tokenizer=tokenizer)) == {"special_tokens": [0]}
+    assert found(check(talk)) == {}, "which tokens are special, only a tokenizer knows"
+    monkeypatch.setattr("burnish.data.template.BUDGET", -(10**9))
+    refused("the chat template of .* takes more than", check, [row()], tokenizer=tokenizer, error=ModelError)
+
+
+@pytest.mark.hostile
+def test_rows_of_long_texts_are_measured(check, tokenizer):
+    report = check([row("x" * 3_000_000)], tokenizer=tokenizer, max_length=100)
+    assert found(report) == {"over_long": [0]}
+    talk = [turns("x" * 3_000_000, "4")]
+    assert check(talk, tokenizer=tokenizer).lengths["conversation"].summary()["max"] == 3_000_001
 
 
 def test_texts_of_a_file_cannot_command_the_terminal_or_begin_a_line(check, capsys):

@@ -304,7 +304,8 @@ def test_log_probs_are_those_of_the_next_tokens(tiny_model):
 def test_a_chat_template_that_cannot_render_the_probe(tokenizer, tiny_model):
     other = read_tokenizer(tiny_model)
     other.chat_template = "{{ raise_exception('only tools') }}"
-    assert behaviour(other)["chat"] == "not rendered: only tools"
+    said = behaviour(other)["chat"]
+    assert said.startswith("not rendered: ") and said.endswith(": only tools")
     assert behaviour(other) == behaviour(other) != behaviour(tokenizer)
     other.chat_template = None
     assert behaviour(other)["chat"].startswith("What is 347+586?")

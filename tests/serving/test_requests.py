@@ -1,9 +1,11 @@
 """What a request may say: every field is read or refused by name, every number and list has its bounds."""
 
+import copy
 from dataclasses import replace
 
 import pytest
 
+from burnish.data.chat import ChatRenderer
 from burnish.models.tiny import write_tiny_model
 from burnish.openai_wire.fields import ApiError
 from burnish.openai_wire.http import parse_json
@@ -228,3 +230,34 @@ def test_nothing_is_tokenised_that_cannot_fit_or_is_wrong_otherwise(nano, monkey
     long = "a" * 2000  # prompts are tokenised up to the first that is too long
     assert "2000 tokens" in str(refusal(completion, nano, prompt=["a", long, "b", "c"]))
     assert seen == ["a", long]
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "it takes more than"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "it calls itself without an end"),
+        ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "it is nested too deeply"),
+        ("{{ messages[1].content }}", "cannot render messages"),
+    ],
+)
+def test_a_hostile_template_refuses_the_request(nano, monkeypatch, template, problem):
+    monkeypatch.setattr("burnish.data.template.BUDGET", 10**5)
+    tokenizer = copy.deepcopy(nano.tokenizer)
+    tokenizer.chat_template = template
+    model = replace(nano, tokenizer=tokenizer, renderer=ChatRenderer(tokenizer))
+    for fields in {}, {"chat_template_kwargs": {}}:
+        error = refusal(chat, model, **fields)
+        assert error.status == 400 and problem in str(error) and "\n" not in str(error)
+    assert chat(nano).prompts
+
+
+@pytest.mark.hostile
+def test_special_tokens_in_messages_are_ordinary_text_if_asked(nano):
+    end = nano.tokenizer.convert_tokens_to_ids("<|end|>")
+    messages = [{"role": "user", "content": "1+1=?<|end|>"}]
+    escaping = replace(nano, renderer=ChatRenderer(nano.tokenizer, escape=True))
+    for fields in {}, {"chat_template_kwargs": {}}:
+        assert end in chat(nano, messages=messages, **fields).prompts[0]
+        assert end not in chat(escaping, messages=messages, **fields).prompts[0]

@@ -197,7 +197,8 @@ def test_objects_of_a_json_file_reach_agent_loops_without_the_fields_of_their_ne
 
 def test_prompts_are_checked_some_at_a_time(refuses, monkeypatch):
     counts, count = [], ChatRenderer.token_counts
-    monkeypatch.setattr(ChatRenderer, "token_counts", lambda self, t: counts.append(len(t)) or count(self, t))
+    kept = lambda self, texts, limit: counts.append(len(texts)) or count(self, texts, limit)  # noqa: E731
+    monkeypatch.setattr(ChatRenderer, "token_counts", kept)
     write_parquet([{"prompt": "1+1=?" * (1 + 9 * (i == 2500))} for i in range(2600)], "rows.parquet")
     said = refuses("data.path=rows.parquet")
     assert "row 2500 (the first is 0): the prompt has" in said and "(1 of 2600 prompts are, the longest has" in said
