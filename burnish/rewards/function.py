@@ -159,12 +159,21 @@ def answers(function: ScoreFunction, value: Any, count: int, label: str) -> list
     return [contract.checked_result(value, label)]
 
 
-def result_of(request: ScoreRequest, answer: Mapping[str, Any], seconds: float) -> ScoreResult:
-    if "error" in answer:
-        return ScoreResult.failure(request, answer["error"], seconds)
-    info = dict(answer["info"])
-    proposed = info.pop(contract.NEW_PROMPTS, None)
-    return ScoreResult(answer["score"], info, None, seconds, request.data_source, new_prompts=proposed)
+def result_of(request: ScoreRequest, answer: Any, seconds: float) -> ScoreResult:
+    """The one place where results begin. An answer that comes from a process is checked here again: what ran in that
+    process could change anything in it."""
+    match answer:
+        case {"error": str(problem)}:
+            return ScoreResult.failure(request, problem, seconds)
+        case {"score": float(score), "info": dict(info)}:
+            try:
+                found = contract.checked_result({**info, "score": score})
+            except BadResult as error:
+                return ScoreResult.failure(request, str(error), seconds)
+            info = found["info"]
+            proposed = info.pop(contract.NEW_PROMPTS, None)
+            return ScoreResult(found["score"], info, None, seconds, request.data_source, new_prompts=proposed)
+    return ScoreResult.failure(request, "the scoring process sent an unreadable answer", seconds)
 
 
 def score_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[ScoreResult]:
@@ -183,7 +192,9 @@ def _call_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label:
 
             value = run_to_end(value)
         found = answers(function, value, len(requests), label)
-    except Exception:  # noqa: BLE001  the boundary of user code: a failing sample is data
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  the boundary of user code: a failing sample is data
         found = [{"error": failure_text()}] * len(requests)
     each = (time.perf_counter() - began) / len(requests)
     return [result_of(request, answer, each) for request, answer in zip(requests, found, strict=True)]
@@ -192,4 +203,7 @@ def _call_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label:
 def failure_text() -> str:
     """The exception being handled, as the user should read it: what a bad result was, or the traceback."""
     error = sys.exception()
-    return str(error) if isinstance(error, BadResult) else user_traceback()
+    try:
+        return str(error) if isinstance(error, BadResult) else user_traceback()
+    except (Exception, SystemExit):  # noqa: BLE001  its class may raise when it is named
+        return "it raised an exception that cannot be shown"
