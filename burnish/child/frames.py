@@ -70,6 +70,7 @@ class Parent:
         self, *, kill_group: bool = True, limits: dict[str, int] | None = None, die_at_once: bool = False
     ) -> None:
         reading, self._writing = private_pipes()
+        self._pid = os.getpid()
         self._kill_group = kill_group
         self._calls: queue.SimpleQueue[tuple[int, int, bytes]] = queue.SimpleQueue()
         if die_at_once:
@@ -100,7 +101,10 @@ class Parent:
         self.write(frame(number, kind, json_bytes(value)))
 
     def write(self, frames: bytes) -> None:
-        """Whole frames; called in one thread only."""
+        """Whole frames; called in one thread only. A fork of this process, which code that ran here left behind, ends
+        instead."""
+        if os.getpid() != self._pid:
+            os._exit(0)
         left = memoryview(frames)
         try:
             while left:

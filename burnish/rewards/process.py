@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from burnish.child.frames import CALL, Parent
@@ -21,7 +22,9 @@ from burnish.rewards.function import ScoreFunction, answers, bind, failure_text,
 
 def main() -> None:
     parent = Parent()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    with contextlib.suppress(OSError):  # where the machine runs out of memory, this process goes before training does
+        Path("/proc/self/oom_score_adj").write_text("1000")
     number, _, payload = parent.receive()
     spec: FunctionSpec
     spec, python_path = unpack(payload)
