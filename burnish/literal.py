@@ -22,9 +22,9 @@ def one_line(text: str) -> str:
     return literal(text).replace("\n", "\\n")
 
 
-def show(text: object = "", file: TextIO | None = None) -> None:
+def print_text(text: object = "", file: TextIO | None = None) -> None:
     """Print a text and a line end. All that burnish prints goes through here or through rich, with `literal` texts."""
-    print(literal(str(text)), file=file or sys.stdout, flush=True)  # noqa: T201
+    print(literal(str(text)), file=file or sys.stdout, flush=True)
 
 
 def json_text(value: Any, **options: Any) -> str:

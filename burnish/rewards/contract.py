@@ -108,7 +108,9 @@ def checked_result(value: Any, label: str = "the reward function") -> dict[str, 
         for count, (key, item) in enumerate(value.items()):
             name = str.__str__(str(key))
             if count > MOST_KEYS:
-                raise BadResult(f"{label} returned a dict with more than {MOST_KEYS} keys next to the score; return fewer")
+                raise BadResult(
+                    f"{label} returned a dict with more than {MOST_KEYS} keys next to the score; return fewer"
+                )
             if len(name) > LONGEST_KEY:
                 raise BadResult(f"{label} returned a key of {len(name)} characters; {LONGEST_KEY} are allowed")
             if name in info:
@@ -186,29 +188,25 @@ class _TooLarge(Exception):
 
 
 def _plain(value: Any, levels: int, left: list[float]) -> Any:
-    """`left`: how much more content is kept."""
+    """`left`: how much more content is kept. Of a subclass of a number or text the value, without its methods."""
     value = unboxed(value)
-    is_number_or_text = value is None or isinstance(value, bool | int | float | str)
-    if not is_number_or_text and not isinstance(value, Mapping | list | tuple | set | frozenset):
-        value = str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = int.__int__(value)
+        value = _long_int(value) if value.bit_length() > MOST_BITS else value
+    elif isinstance(value, float):
+        value = float.__float__(value)
+    elif not (value is None or isinstance(value, bool | Mapping | list | tuple | set | frozenset)):
+        value = str.__str__(value if isinstance(value, str) else str(value))
     left[0] -= len(value) if isinstance(value, str) else 1
     if left[0] < 0:
         raise _TooLarge
-    if value is None or isinstance(value, bool):
-        return value
-    for kind in (int, float, str):  # of a subclass the value, without its methods
-        if isinstance(value, kind):
-            exact = value if type(value) is kind else _EXACT[kind](value)
-            return _long_int(exact) if kind is int and exact.bit_length() > MOST_BITS else exact
-    if not levels:
+    is_object, is_list = isinstance(value, Mapping), isinstance(value, list | tuple | set | frozenset)
+    if not levels and (is_object or is_list):
         raise RecursionError
-    if isinstance(value, Mapping):
+    if is_object:
         pairs = ((_plain(str(key), levels, left), item) for key, item in value.items())
         return {name: _plain(item, levels - 1, left) for name, item in pairs}
-    return [_plain(item, levels - 1, left) for item in value]
-
-
-_EXACT: dict[type, Any] = {int: int.__int__, float: float.__float__, str: str.__str__}
+    return [_plain(item, levels - 1, left) for item in value] if is_list else value
 
 
 def _long_int(value: int) -> str:

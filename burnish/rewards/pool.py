@@ -3,10 +3,11 @@
 The pool's own thread and event loop (loop_thread.py) consumes calls, oldest first, while a slot is free; a call is one
 request, or all of a batch where the function takes lists, and keeps its slot for its retries. It waits for a slot, then
 for the answer, at most `timeout` seconds per request. A time-out kills the child with everything it started, a death is
-noticed, and the next call starts a fresh one. Where a child ends with several calls of an async function, each of these
-is asked again alone, one after another, in a separate child: only the one that ends it there has failed. A caller that
-gives up ends its call: by a CANCEL where the function is async, else by killing the child. A slot is one call of one child (several where the function is async); there are a few
-more than started children: these are started while calls wait, a few at a time, at most `num_workers`.
+noticed, and the next call starts a fresh one. Where a child ended that several calls of an async function shared, each
+of them is asked again alone in another child, one after the other: only what ends that one too has failed. A caller
+that gives up ends its call: by a CANCEL where the function is async, else by killing the child. A slot is one call of
+one child (several where the function is async); there are a few more than started children: these are started while
+calls wait, a few at a time, at most `num_workers`.
 """
 
 import asyncio

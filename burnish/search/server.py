@@ -28,6 +28,7 @@ from starlette.requests import ClientDisconnect
 
 from burnish import __version__
 from burnish.errors import ConfigError
+from burnish.literal import print_text
 from burnish.search.documents import (
     MAX_BODY_BYTES,
     MAX_DOCUMENTS,
@@ -291,7 +292,7 @@ def run(app: FastAPI, listener: socket.socket, what: str) -> int:
         server.should_exit = True
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    print(f"serving {what}: {address(listener)}/retrieve", flush=True)
+    print_text(f"serving {what}: {address(listener)}/retrieve")
     try:
         server.run(sockets=[listener])
     finally:
