@@ -65,9 +65,7 @@ def plain(value: Any) -> Any:
         return list(value) if is_plain(value) else [plain(item) for item in value]
     if hasattr(value, "tolist"):  # numpy and torch, without importing either
         found = value.tolist()
-        return (
-            plain(found) if type(found) is not type(value) else str(value)
-        )  # numpy's long double has none of Python's
+        return plain(found) if type(found) is not type(value) else str(value)  # a long double
     return str(value)
 
 
