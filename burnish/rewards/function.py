@@ -184,19 +184,33 @@ def score_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label:
 
 
 def _call_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[ScoreResult]:
-    began = time.perf_counter()
+    count, began = len(requests), time.perf_counter()
+
+    async def read(value: Coroutine[Any, Any, Any]) -> list[dict[str, Any]]:
+        """In the task, for asyncio shows what a task returns or raises, and what cannot be shown would harm it."""
+        import asyncio  # a scoring process that needs none starts faster
+
+        try:
+            return answers(function, await value, count, label)
+        except BaseException:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # Ctrl-C
+                raise
+            return [{"error": failure_text()}] * count
+
     try:
         value = function(*requests)
         if issubclass(type(value), Coroutine):  # unlike inspect, it asks nothing of the value itself
-            from burnish.loop_thread import run_to_end  # asyncio; a scoring process that needs none starts faster
+            from burnish.loop_thread import run_to_end
 
-            value = run_to_end(value)
-        found = answers(function, value, len(requests), label)
+            found = run_to_end(read(value))
+        else:
+            found = answers(function, value, count, label)
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  the boundary of user code: a failing sample is data
-        found = [{"error": failure_text()}] * len(requests)
-    each = (time.perf_counter() - began) / len(requests)
+        found = [{"error": failure_text()}] * count
+    each = (time.perf_counter() - began) / count
     return [result_of(request, answer, each) for request, answer in zip(requests, found, strict=True)]
 
 
