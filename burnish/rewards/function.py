@@ -5,6 +5,7 @@ names and nothing else; a class is first constructed, once. What cannot be fille
 parameter, the known names and the fix. `score_here` calls one in this process. No torch.
 """
 
+import contextlib
 import inspect
 import sys
 import time
@@ -159,21 +160,23 @@ def answers(function: ScoreFunction, value: Any, count: int, label: str) -> list
     return [contract.checked_result(value, label)]
 
 
-def result_of(request: ScoreRequest, answer: Any, seconds: float) -> ScoreResult:
-    """The one place where results begin. An answer that comes from a process is checked here again: what ran in that
-    process could change anything in it."""
+def is_answer(answer: Any) -> bool:
+    """Whether it is one of `answers`. What ran in a scoring process may have sent anything."""
     match answer:
-        case {"error": str(problem)}:
-            return ScoreResult.failure(request, problem, seconds)
+        case {"error": str()}:
+            return True
         case {"score": float(score), "info": dict(info)}:
-            try:
-                found = contract.checked_result({**info, "score": score})
-            except BadResult as error:
-                return ScoreResult.failure(request, str(error), seconds)
-            info = found["info"]
-            proposed = info.pop(contract.NEW_PROMPTS, None)
-            return ScoreResult(found["score"], info, None, seconds, request.data_source, new_prompts=proposed)
-    return ScoreResult.failure(request, "the scoring process sent an unreadable answer", seconds)
+            with contextlib.suppress(BadResult):
+                return contract.checked_result({**info, "score": score}) == {"score": score, "info": info}
+    return False
+
+
+def result_of(request: ScoreRequest, answer: Mapping[str, Any], seconds: float) -> ScoreResult:
+    if "error" in answer:
+        return ScoreResult.failure(request, answer["error"], seconds)
+    info = dict(answer["info"])
+    proposed = info.pop(contract.NEW_PROMPTS, None)
+    return ScoreResult(answer["score"], info, None, seconds, request.data_source, new_prompts=proposed)
 
 
 def score_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[ScoreResult]:

@@ -25,7 +25,7 @@ from burnish.child.process import ChildDied, ChildKilled, ChildProcess
 from burnish.errors import ConfigError
 from burnish.loop_thread import LoopThread
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
-from burnish.rewards.function import result_of
+from burnish.rewards.function import is_answer, result_of
 from burnish.waits import waiting
 
 ASYNC_CALLS_PER_CHILD = 32
@@ -216,27 +216,23 @@ class ScoringProcess:
             subject = f"scoring process {child.pid}: a call"
             limit = timeout + GRACE_SECONDS if self.concurrent else timeout
             answer = await child.call(payload, limit, wait=("reward", subject), can_cancel=self.concurrent)
-        except TimeoutError:
+            match answer:
+                case {"timed_out": _} | {"error": str()}:
+                    pass
+                case {"answers": [*answers]} if len(answers) == len(requests) and all(map(is_answer, answers)):
+                    return answers
+                case _:
+                    raise ChildDied("the scoring process sent an unreadable answer")
+        except (TimeoutError, ChildDied) as end:
             shared = self._shared
             await child.kill()
             if shared:
                 raise ChildKilled from None
-            answer = {"timed_out": True}
-        except ChildDied as death:
-            if self._shared:
-                raise ChildKilled from None
-            raise ScoringFailed(str(death)) from None
+            answer = {"error": str(end)} if isinstance(end, ChildDied) else {"timed_out": True}
         finally:
             self.busy -= 1
             self._shared &= self.busy > 0
-        match answer:
-            case {"timed_out": _}:
-                raise ScoringFailed(f"timed out: no {wanted}")
-            case {"error": str(problem)}:
-                raise ScoringFailed(problem)
-            case {"answers": [*answers]} if len(answers) == len(requests):
-                return answers
-        raise ScoringFailed("the scoring process sent an unreadable answer")
+        raise ScoringFailed(answer.get("error", f"timed out: no {wanted}"))
 
     async def started(self) -> ChildProcess:
         """A live process that has loaded the function. ScoringFailed: it could not."""

@@ -260,6 +260,12 @@ def spoil(what: Any, name: str, value: Any) -> float:
     return 1.0
 
 
+def forge(answer: Any) -> float:
+    from burnish.child import frames
+
+    return spoil(frames, "json_bytes", lambda value: json.dumps(answer).encode())
+
+
 def leave_thread() -> float:
     threading.Thread(target=time.sleep, args=(float(MARK),)).start()
     return 1.0
@@ -307,14 +313,9 @@ ACTS: dict[str, tuple[Callable[[], Any], str | None]] = {
     "its whole group": (lambda: os.killpg(0, signal.SIGTERM), "killed by SIGTERM"),
     "closed pipes": (lambda: (os.closerange(3, 100), time.sleep(1000)), "the scoring process died"),
     "garbage in all files": (garbage, "unreadable answer|died"),
-    "no json": (lambda: spoil(json, "dumps", None), "the scoring process died: exit status 1"),
-    "other json": (lambda: spoil(json, "dumps", lambda value: "[1, 2]"), "unreadable answer"),
-    "forged numbers": (
-        lambda: spoil(json, "dumps", lambda value: '{"answers": [{"score": NaN, "info": {}}]}'), NO_NUMBER,
-    ),
-    "forged types": (
-        lambda: spoil(json, "dumps", lambda value: '{"answers": [{"score": "1", "info": 3}]}'), "unreadable answer",
-    ),
+    "forged numbers": (lambda: forge({"answers": [{"score": math.nan, "info": {}}]}), "an unreadable answer"),
+    "forged types": (lambda: forge({"answers": [{"score": 1.0, "info": 3}]}), "an unreadable answer"),
+    "forged texts": (lambda: forge({"error": ["no"]}), "an unreadable answer"),
     "KeyboardInterrupt": (lambda: fail(KeyboardInterrupt), "KeyboardInterrupt"),
     "too much memory": (spend_memory, "MemoryError"),
     "a loop without end": (forever, "timed out: no score within"),
@@ -322,6 +323,7 @@ ACTS: dict[str, tuple[Callable[[], Any], str | None]] = {
     "stopped": (lambda: os.kill(os.getpid(), signal.SIGSTOP), "timed out: no score within"),
     "a flood of text": (flood, None),
     "no stdout": (lambda: (sys.stdout.close(), os.close(1), 1.0)[-1], None),
+    "no json": (lambda: spoil(json, "dumps", None), None),
     "no print": (lambda: spoil(builtins, "print", None), None),
     "another folder and environment": (leave_folder, None),
     "few files": (few_files, None),
