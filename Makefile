@@ -7,7 +7,8 @@
 #   SGLANG_VENV  folder of that of test-sglang                              [.venv-sglang]
 #   CONSTRAINTS  pinned versions; a GPU machine may use its own file        [constraints.txt]
 #   PIP_FLAGS    more flags for pip, e.g. the index of other torch builds   []
-#   ARGS         passed on to the quickstarts, test, nano and bench         []
+#   ARGS         passed on to the quickstarts, tests, nano and bench        []
+#   N            kills of test-kill                                         [200]
 #   JOBS         processes for the tests; they often wait, so more than cores [3]
 
 PYTHON ?= python3
@@ -18,6 +19,7 @@ CONSTRAINTS ?= constraints.txt
 PIP_FLAGS ?=
 ARGS ?=
 JOBS ?= 3
+N ?= 200
 
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core-installed
@@ -30,7 +32,7 @@ SGLANG := $(SGLANG_VENV)/.sglang-installed
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
-.PHONY: help setup quickstart search-quickstart test test-long test-hostile test-cluster test-vllm test-sglang lint format constraints nano nano-agent bench clean
+.PHONY: help setup quickstart search-quickstart test test-long test-hostile test-kill test-cluster test-vllm test-sglang lint format constraints nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -52,6 +54,9 @@ test-long: $(FULL) ## run the long trials of processes: kills, hangs, many hosti
 
 test-hostile: $(FULL) ## run all hostile programs, functions, tools, folders and requests (minutes)
 	$(BIN)/python -m pytest -m hostile $(ARGS)
+
+test-kill: $(FULL) ## kill N runs of all kinds at random moments, and resume each (N=200: an hour)
+	$(BIN)/python -m tests.trainer.kills --kills $(N) $(ARGS)
 
 test-cluster: $(FULL) ## run the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
 	$(BIN)/python -m pytest -m cluster $(ARGS)

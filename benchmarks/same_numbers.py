@@ -95,8 +95,8 @@ def run(case: str, root: Path, folder: Path) -> Path:
     return folder
 
 
-def contents(folder: Path) -> dict[str, object]:
-    """What a run computed, by name."""
+def contents(folder: Path, step: int = STEPS) -> dict[str, object]:
+    """What a run of so many steps computed, by name."""
     found: dict[str, object] = {}
     for number, line in enumerate((folder / "metrics.jsonl").read_text().splitlines()):
         for name, value in json.loads(line).items():
@@ -104,7 +104,7 @@ def contents(folder: Path) -> dict[str, object]:
                 found[f"{name} (line {number})"] = value
     for file in sorted([*folder.glob("rollouts/*.jsonl"), *folder.glob("validation/*.jsonl")]):
         found[str(file.relative_to(folder))] = file.read_text()
-    for file in sorted(folder.glob(f"global_step_{STEPS}/**/*.safetensors")):
+    for file in sorted(folder.glob(f"global_step_{step}/**/*.safetensors")):
         with safe_open(file, "numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118 (it is no dict)
                 found[f"{file.relative_to(folder)} {name}"] = tensors.get_tensor(name).tobytes()

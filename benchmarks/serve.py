@@ -56,7 +56,8 @@ async def behind_the_thread(model: ServedModel, options: argparse.Namespace) -> 
 async def through_http(model: ServedModel, options: argparse.Namespace) -> None:
     import httpx
 
-    from burnish.serving.server import ServeOptions, ServeServer, listen, run
+    from burnish.serving.server import ServeOptions, ServeServer, run
+    from burnish.web.server import listen
 
     listener, ready = listen("127.0.0.1", 0), asyncio.get_running_loop().create_future()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/completions"

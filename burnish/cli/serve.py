@@ -2,12 +2,19 @@
 flags are right."""
 
 import argparse
-import os
 from typing import Any
 
 from burnish.config.model import DTYPE_SPELLINGS, DTYPES
-from burnish.entry.arguments import FlagParser, add_address, check_address, need_packages, not_negative, positive
-from burnish.errors import ConfigError
+from burnish.entry.arguments import (
+    FlagParser,
+    add_address,
+    add_key,
+    check_address,
+    need_packages,
+    not_negative,
+    positive,
+    read_key,
+)
 
 KEY_VARIABLE = "BURNISH_API_KEY"
 
@@ -15,7 +22,7 @@ KEY_VARIABLE = "BURNISH_API_KEY"
 def main(argv: list[str]) -> int:
     flags = parser().parse_args(argv)
     check_address(flags)
-    key = api_key(flags.api_key)
+    key = read_key(flags.api_key, KEY_VARIABLE)
     need_packages("burnish serve", "serve")
     from burnish.serving.server import ServeOptions, serve
 
@@ -31,14 +38,6 @@ def main(argv: list[str]) -> int:
     )
 
 
-def api_key(flag: str | None) -> str | None:
-    """What clients must send. An empty key is most likely a variable that was never set, and would let everyone in."""
-    name, key = ("--api-key", flag) if flag is not None else (KEY_VARIABLE, os.environ.get(KEY_VARIABLE))
-    if key == "":
-        raise ConfigError(f"{name} is empty; give a key, or leave it out to serve without one")
-    return key
-
-
 def parser() -> FlagParser:
     found = FlagParser(
         "serve",
@@ -49,7 +48,7 @@ def parser() -> FlagParser:
     add_address(found)
     add = found.add_argument
     add("--served-model-name", metavar="NAME", help="what clients call the model [the folder's name]")
-    add("--api-key", metavar="KEY", help=f"key that clients must send [the variable {KEY_VARIABLE}, or none]")
+    add_key(found, KEY_VARIABLE)
     add("--max-num-seqs", type=positive, default=64, metavar="N", help="answers generated at the same time [64]")
     waiting = "answers that may wait for a free slot [256]"
     add("--max-waiting", type=not_negative, default=256, metavar="N", help=waiting)

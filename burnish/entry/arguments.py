@@ -1,6 +1,7 @@
 """Command lines with flags: argparse with an example in its help, and mistakes as ConfigErrors."""
 
 import argparse
+import os
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -44,6 +45,18 @@ def _at_least(least: int, text: str) -> int:
 def add_address(to: argparse.ArgumentParser) -> None:
     to.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]; 0.0.0.0: all")
     to.add_argument("--port", type=int, default=8000, help="port to listen on [8000]; 0: any free one")
+
+
+def add_key(to: argparse.ArgumentParser, variable: str) -> None:
+    to.add_argument("--api-key", metavar="KEY", help=f"key that clients must send [the variable {variable}, or none]")
+
+
+def read_key(flag: str | None, variable: str) -> str | None:
+    """What clients must send. An empty key is most likely a variable that was never set, and would let everyone in."""
+    name, key = ("--api-key", flag) if flag is not None else (variable, os.environ.get(variable))
+    if key == "":
+        raise ConfigError(f"{name} is empty; give a key, or leave it out to serve without one")
+    return key
 
 
 def check_address(flags: argparse.Namespace) -> None:

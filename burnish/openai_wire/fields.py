@@ -6,24 +6,25 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from burnish.config.nearest import nearest
+from burnish.web import HttpProblem
 
 NOT_A_REQUEST = "invalid_request_error"
+CODES = {401: "invalid_api_key", 413: "too_large", 503: "overloaded"}
 
 
-class ApiError(Exception):
+class ApiError(HttpProblem):
     def __init__(
         self,
         status: int,
         message: str,
         *,
-        kind: str = NOT_A_REQUEST,
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ):
-        super().__init__(message)
-        self.status = status
-        self.headers = headers
+        super().__init__(status, message, headers)
+        kind = NOT_A_REQUEST if status < 500 else "server_error"
+        code = code or CODES.get(status)
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -32,22 +33,13 @@ def bad(message: str, param: str | None = None, code: str | None = None) -> ApiE
     return ApiError(400, message, param=param, code=code)
 
 
-def unauthorised(message: str) -> ApiError:
-    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-
-
-def overloaded(message: str) -> ApiError:
-    """503: clients try again."""
-    return ApiError(503, message, kind="server_error", code="overloaded", headers={"Retry-After": "1"})
-
-
 def stopping() -> ApiError:
-    return ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down")
+    return ApiError(503, "the server is shutting down", code="shutting_down")
 
 
 def broken() -> ApiError:
     """500: the cause is in the server's log."""
-    return ApiError(500, "the server could not finish this request; its log says why", kind="server_error")
+    return ApiError(500, "the server could not finish this request; its log says why")
 
 
 class Fields:

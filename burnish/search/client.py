@@ -10,6 +10,7 @@ For each event loop there is a `_Lane`: a timer sends what has gathered, a task 
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from burnish.loop_thread import run_to_end
 from burnish.search.documents import MAX_QUERY_CHARACTERS, AnswerCache, Document
 from burnish.waits import waiting
 
+KEY_VARIABLE = "BURNISH_RETRIEVER_API_KEY"  # its value is sent to the server, and is in no configuration
 WINDOW_S = 0.003
 PER_REQUEST = 256  # queries; as long as they may be, and in JSON, they stay below the server's limit of a body
 MAX_REQUESTS = 16  # at the same time
@@ -244,7 +246,9 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
 def open_connections(url: str) -> httpx.AsyncClient:
     # Certificates take long to load. Without the environment: a proxy for the internet does not know the machines of a
     # cluster.
-    return httpx.AsyncClient(verify=url.startswith("https:"), timeout=None, trust_env=False)
+    key = os.environ.get(KEY_VARIABLE)
+    headers = {b"authorization": f"Bearer {key}".encode()} if key else {}
+    return httpx.AsyncClient(headers=headers, verify=url.startswith("https:"), timeout=None, trust_env=False)
 
 
 async def post(
@@ -261,7 +265,8 @@ async def post(
         raise Refused(f"unreachable ({str(error) or type(error).__name__})", HOW_TO_SERVE, again=True) from None
     if status != 200:
         # A server that knows what is asked of it says itself what it does not like.
-        fix = "the server's log says more" if status >= 500 else "" if status == UNPROCESSABLE else WRONG_SERVER
+        own = {401: f"set {KEY_VARIABLE} to its key", UNPROCESSABLE: ""}
+        fix = "the server's log says more" if status >= 500 else own.get(status, WRONG_SERVER)
         again = status >= 500 or status in AGAIN
         raise Refused(f"status {status}: {shown(answer)}", fix, status=status, again=again, pause=pause)
     try:

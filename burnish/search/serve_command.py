@@ -2,8 +2,18 @@
 
 from pathlib import Path
 
-from burnish.entry.arguments import FlagParser, add_address, check_address, need_packages, not_negative, positive
+from burnish.entry.arguments import (
+    FlagParser,
+    add_address,
+    add_key,
+    check_address,
+    need_packages,
+    not_negative,
+    positive,
+    read_key,
+)
 from burnish.errors import ConfigError
+from burnish.search.client import KEY_VARIABLE
 
 
 def main(argv: list[str]) -> int:
@@ -13,6 +23,7 @@ def main(argv: list[str]) -> int:
     check_address(flags)
     if flags.topk > MAX_TOPK:
         raise ConfigError(f"--topk {flags.topk}: at most {MAX_TOPK}")
+    key = read_key(flags.api_key, KEY_VARIABLE)
     need_packages("burnish retriever serve", "search")
     from burnish.search.server import serve
 
@@ -22,6 +33,7 @@ def main(argv: list[str]) -> int:
         flags.port,
         flags.topk,
         flags.cache,
+        key,
         mode=flags.mode,
         rerank=flags.rerank,
         device=flags.device,
@@ -37,6 +49,7 @@ def parser() -> FlagParser:
         "retriever serve --index index/wiki --port 8001 --topk 5",
     )
     add_address(made)
+    add_key(made, KEY_VARIABLE)
     add = made.add_argument
     add("--index", required=True, metavar="FOLDER", help="folder of the index")
     add("--topk", type=positive, default=3, metavar="N", help="documents per query if a request does not say [3]")

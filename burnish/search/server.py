@@ -3,13 +3,10 @@
 The port is taken before the index is opened, so that a wrong one costs nothing.
 """
 
-import asyncio
 import hashlib
-import ipaddress
 import json
 import logging
 import re
-import signal
 import socket
 import sys
 import time
@@ -18,16 +15,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 from pydantic_core import from_json
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from burnish import __version__
-from burnish.errors import ConfigError
 from burnish.literal import print_text
 from burnish.search.documents import (
     MAX_BODY_BYTES,
@@ -41,22 +34,21 @@ from burnish.search.documents import (
 from burnish.search.index import open_index
 from burnish.search.manifest import MANIFEST
 from burnish.search.service import CACHED_DOCUMENTS, CONTENT_TYPE, MAX_WAITING, Overloaded, SearchFailed, SearchService
+from burnish.web import HttpProblem, overloaded
+from burnish.web.requests import JSON, Limits, bare_app, check_key, read_body, while_connected
+from burnish.web.server import HttpServer, is_local, listen, url
 
 ROUTES = "there are POST /retrieve, GET /health, GET /metrics and GET /docs"
 GRACE_S = 10
-KEEP_ALIVE_S = 60  # longer than clients keep a connection: one that is closed under a request costs them a retry
 MAX_REQUESTS = 1024  # in flight
-RETRY_AFTER_S = 1
+LIMITS = Limits(body_bytes=MAX_BODY_BYTES)
 
-JSON = "application/json"
-READ_AT_MOST = 4 * MAX_BODY_BYTES  # of a body that is too large: a client that still sends does not hear the answer
-BODY_DEADLINE_S = 60.0
 MAX_FIELDS = 16  # more are not looked at one by one
 NOT_BLANK = r"[^ \t\r\n]"  # not \S, which is another set of characters to each who reads the OpenAPI page
-GONE = 499  # the status of a request whose client has left; it is never read
 FIELDS = "queries, topk and return_scores"
 
 REFUSALS = {
+    401: "the API key is missing or wrong",
     408: "the body did not arrive in time",
     413: "the body is too large",
     415: "the body is not sent as JSON",
@@ -124,16 +116,14 @@ class ProblemModel(BaseModel):
     detail: str = Field(description="what is wrong")
 
 
-class HttpProblem(Exception):
-    def __init__(self, status: int, detail: str):
-        super().__init__(detail)
-        self.status = status
-
-
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     # Half a surrogate pair in a document is no text, and no client could read it.
     body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     return Response(body, status, headers, media_type=JSON)
+
+
+def problem_response(problem: HttpProblem) -> Response:
+    return json_response({"detail": str(problem)}, problem.status, problem.headers)
 
 
 def found_response(lists: Sequence[Sequence[Hit]], return_scores: bool) -> Response:
@@ -151,6 +141,8 @@ def make_app(
     cached_documents: int = CACHED_DOCUMENTS,
     max_waiting: int = MAX_WAITING,
     checksum: str | None = None,
+    api_key: str | None = None,
+    limits: Limits = LIMITS,
 ) -> FastAPI:
     """The routes over any retriever. `topk` is for requests that do not set it; `checksum` is shown by /health."""
     service = SearchService(retriever, cached_documents=cached_documents, max_waiting=max_waiting)
@@ -160,14 +152,8 @@ def make_app(
         yield
         service.close()
 
-    app = FastAPI(
-        title="burnish retriever", version=__version__, redoc_url=None, redirect_slashes=False, lifespan=lifespan
-    )
-
-    @app.exception_handler(HTTPException)
-    async def no_such_route(request: Request, error: HTTPException) -> Response:
-        what = f"{request.method} is not for this address" if error.status_code == 405 else "there is no such address"
-        return json_response({"detail": f"{what}; {ROUTES}"}, error.status_code, dict(error.headers or {}))
+    named = {"title": "burnish retriever", "version": __version__}
+    app = bare_app(problem_response, ROUTES, limits, lifespan=lifespan, **named)
 
     @app.post(
         "/retrieve",
@@ -178,21 +164,19 @@ def make_app(
     async def retrieve(request: Request) -> Response:
         """The documents that match each query best."""
         begin = time.perf_counter()
-        service.metrics.in_flight += 1
         try:
-            if service.metrics.in_flight > MAX_REQUESTS:
-                raise Overloaded(f"{MAX_REQUESTS} requests are in flight")
+            check_key(request, api_key)
             query, documents = await read_query(request, topk)
-            response = found_response(await service.search(query.queries, documents), query.return_scores)
+            if service.metrics.in_flight >= MAX_REQUESTS:
+                raise Overloaded(f"{MAX_REQUESTS} requests are in flight")
+            hits = await while_connected(request, service.search(query.queries, documents))
+            response = found_response(hits, query.return_scores)
         except Overloaded as error:
-            detail = f"{error}; try again later"
-            response = json_response({"detail": detail}, 503, {"Retry-After": str(RETRY_AFTER_S)})
+            response = problem_response(overloaded(str(error)))
         except SearchFailed as error:
-            response = json_response({"detail": str(error)}, 500)
+            response = problem_response(HttpProblem(500, str(error)))
         except HttpProblem as problem:
-            response = json_response({"detail": str(problem)}, problem.status)
-        finally:
-            service.metrics.in_flight -= 1
+            response = problem_response(problem)
         service.metrics.observe(response.status_code, time.perf_counter() - begin)
         return response
 
@@ -203,8 +187,9 @@ def make_app(
         return json_response({"status": "ok", **known})
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         """Counters for Prometheus."""
+        check_key(request, api_key)
         gauges = {
             "queries_waiting": ("queries that wait for the retriever", service.waiting),
             "cached_documents": ("documents that the cache holds", service.cache.documents),
@@ -216,7 +201,7 @@ def make_app(
 
 
 async def read_query(request: Request, default_topk: int) -> tuple[Query, int]:
-    body = await _read_body(request)
+    body = await read_body(request)
     try:
         value = from_json(body)
     except ValueError as error:
@@ -240,85 +225,27 @@ async def read_query(request: Request, default_topk: int) -> tuple[Query, int]:
     return query, topk
 
 
-async def _read_body(request: Request) -> bytes:
-    # Only JSON: a web page elsewhere can make a browser post a form here, but not this.
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-        raise HttpProblem(415, f"send JSON, with the header Content-Type: {JSON}")
-    body, size = bytearray(), 0
-    try:
-        async with asyncio.timeout(BODY_DEADLINE_S):
-            async for part in request.stream():
-                size += len(part)
-                body += part if size <= MAX_BODY_BYTES else b""
-                if size > READ_AT_MOST:
-                    break
-    except TimeoutError:
-        raise HttpProblem(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
-    except ClientDisconnect:
-        raise HttpProblem(GONE, "the client has left") from None
-    if size > MAX_BODY_BYTES:
-        raise HttpProblem(413, f"the body is larger than {MAX_BODY_BYTES} bytes; send fewer queries at a time")
-    return bytes(body)
-
-
-def serve(index: Path, host: str, port: int, topk: int, cached_documents: int, **how: Any) -> int:
+def serve(
+    index: Path, host: str, port: int, topk: int, cached_documents: int, api_key: str | None = None, **how: Any
+) -> int:
     """The server over an index, until a signal; `how` as in `open_index`."""
     with listen(host, port) as listener:
-        if not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
-            logger.warning("--host %s: any machine that reaches this one may search the index", host)
+        if not is_local(listener) and api_key is None:
+            logger.warning("--host %s without --api-key: any machine that reaches this one may search the index", host)
         retriever = open_index(index, **how)
         # The manifest holds the checksums of all other files.
         checksum = hashlib.sha256((index / MANIFEST).read_bytes()).hexdigest()
-        app = make_app(retriever, topk=topk, cached_documents=cached_documents, checksum=checksum)
+        app = make_app(retriever, topk=topk, cached_documents=cached_documents, checksum=checksum, api_key=api_key)
         return run(app, listener, f"{len(retriever)} documents ({retriever.name})")
 
 
 def run(app: FastAPI, listener: socket.socket, what: str) -> int:
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_config=None,
-        log_level="warning",
-        ws="none",
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=GRACE_S,
-    )
-    server, signals = uvicorn.Server(config), list[int]()
+    def ready() -> None:
+        print_text(f"serving {what}: {url(listener)}/retrieve")
 
-    # Has the signals until uvicorn takes them over, and once more when it is done: here they become an exit code.
-    def stop(number: int, _: object) -> None:
-        signals.append(number)
-        server.should_exit = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    print_text(f"serving {what}: {address(listener)}/retrieve")
-    try:
-        server.run(sockets=[listener])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return 130 if signal.SIGINT in signals else 0
-
-
-def listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=socket.SOMAXCONN)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"cannot listen on --host {host} --port {port}: {getattr(error, 'strerror', None) or error}; take another "
-            "port (0: any that is free), and 127.0.0.1 or 0.0.0.0 (all) as the host"
-        ) from error
-    # For the connections, which inherit it: without, the body of each answer waits 40 ms for the client's kernel.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
-def address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    server = HttpServer(app, ready, lifespan="on", timeout_graceful_shutdown=GRACE_S)
+    server.run(sockets=[listener])
+    return server.exit_code
 
 
 if __name__ == "__main__":

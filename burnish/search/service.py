@@ -60,6 +60,7 @@ class SearchService:
         self._max_waiting = max_waiting
         self._waiting: dict[Key, asyncio.Future[Outcome]] = {}
         self._running: dict[Key, asyncio.Future[Outcome]] = {}
+        self._wanted: Counter[Key] = Counter()  # requests that wait for it
         self._worker: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="retriever")  # one: the retriever's contract
 
@@ -72,7 +73,17 @@ class SearchService:
         keys = [(query, topk) for query in queries]
         found, futures = self._look_up(keys)
         if futures:
-            await asyncio.wait(set(futures.values()))  # unlike gather, leaves them alone when this request is cancelled
+            self.metrics.in_flight += 1
+            self._wanted.update(futures.keys())
+            try:
+                await asyncio.wait(set(futures.values()))  # unlike gather, leaves them alone when this one is cancelled
+            finally:
+                self.metrics.in_flight -= 1
+                self._wanted.subtract(futures.keys())
+                for key in futures:
+                    if not self._wanted[key]:
+                        del self._wanted[key]
+                        self._waiting.pop(key, None)  # all who asked have left
         outcomes: dict[Key, Outcome] = {**found, **{key: future.result() for key, future in futures.items()}}
         failed = [outcome for outcome in outcomes.values() if isinstance(outcome, SearchFailed)]
         if failed:
@@ -170,7 +181,7 @@ def check(answer: Iterable[list[Hit]], queries: int, topk: int) -> list[list[Hit
 class Metrics:
     """What the server has done since it started. Written by the event loop's thread alone."""
 
-    in_flight: int = 0  # requests
+    in_flight: int = 0  # requests that wait for the retriever
     counters: Counter[str] = field(default_factory=Counter)  # by the names in COUNTERS
     request_seconds: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
@@ -197,7 +208,7 @@ class Metrics:
             lines.append(f'{seconds}_bucket{{le="{bound}"}} {below}')
         lines += [f'{seconds}_bucket{{le="+Inf"}} {count}', f"{seconds}_sum {self.request_seconds:.6f}"]
         lines.append(f"{seconds}_count {count}")
-        gauges = {"requests_in_flight": ("requests not yet answered", self.in_flight), **gauges}
+        gauges = {"requests_in_flight": ("requests that wait for the retriever", self.in_flight), **gauges}
         for name, (meaning, value) in gauges.items():
             lines += [*_head(name, "gauge", meaning), f"{PREFIX}_{name} {value}"]
         return "\n".join(lines) + "\n"

@@ -5,7 +5,6 @@ would wait long for that thread, or for the engine, are refused at once.
 """
 
 import asyncio
-import hmac
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,16 +18,17 @@ from starlette.types import Receive, Scope, Send
 
 from burnish.openai_wire import http
 from burnish.openai_wire.answers import AnswerFormat, ChatAnswer, Choice, CompletionAnswer, Delta, usage
-from burnish.openai_wire.fields import bad, overloaded, stopping, unauthorised
+from burnish.openai_wire.fields import bad, stopping
 from burnish.rollout.base import Completion
 from burnish.serving.engine_thread import EngineThread, Event
 from burnish.serving.loading import ServedModel
 from burnish.serving.requests import ServeRequest, check_model, read_chat, read_completion
+from burnish.web import overloaded
+from burnish.web.requests import Limits, check_key, read_body, while_connected
 
 logger = logging.getLogger(__name__)
 
-MAX_RECEIVED = 512  # bodies received at the same time
-MAX_UNREAD_BYTES = 4 * http.MAX_BODY_BYTES  # of bodies that wait for the thread that reads them
+MAX_UNREAD_BYTES = 16 * 1024 * 1024  # of bodies that wait for the thread that reads them
 USAGE = "burnish.usage"  # the key in a request's scope under which its token counts are left for the access log
 
 
@@ -114,7 +114,7 @@ class ModelService:
         self.card: dict[str, Any] = {"id": model.name, "object": "model", "created": int(time.time())}
         self.card |= {"owned_by": "burnish", "max_model_len": model.context}
         self._api_key = api_key
-        self._received, self._unread_bytes = 0, 0
+        self._unread_bytes = 0
         # One thread: tokenizers are not promised to be thread-safe.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="request-reader")
 
@@ -122,28 +122,21 @@ class ModelService:
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def authorise(self, request: Request) -> None:
-        given = request.headers.get("authorization", "").encode("latin-1")
-        if self._api_key is not None and not hmac.compare_digest(given, f"Bearer {self._api_key}".encode()):
-            raise unauthorised("the API key is missing or wrong; send the header Authorization: Bearer KEY")
+        check_key(request, self._api_key)
 
     async def answer(
         self, request: Request, read: Callable[[Any, ServedModel], ServeRequest], shape: type[AnswerFormat]
     ) -> Response:
         self.authorise(request)
-        if self._received >= MAX_RECEIVED:
-            raise overloaded(f"{self._received} requests are being received by this server; try again later")
-        self._received += 1
-        try:
-            body = await http.read_body(request)
-        finally:
-            self._received -= 1
+        body = await read_body(request)
         self._check(1)
         if self._unread_bytes + len(body) > MAX_UNREAD_BYTES:
-            raise overloaded("too many long prompts wait to be read; try again later")
+            raise overloaded("too many long prompts wait to be read")
         self._unread_bytes += len(body)
         try:
             loop = asyncio.get_running_loop()
-            asked = await loop.run_in_executor(self._reader, lambda: read(http.parse_json(body), self.model))
+            reading = loop.run_in_executor(self._reader, lambda: read(http.parse_json(body), self.model))
+            asked = await while_connected(request, reading)
         finally:
             self._unread_bytes -= len(body)
         self._check(asked.count)
@@ -152,11 +145,9 @@ class ModelService:
         if asked.stream:
             return EventStream(generation, answer)
         try:
-            usage = await http.while_connected(request, generation.finish())
+            usage = await while_connected(request, generation.finish())
         finally:
             generation.abort()  # what still runs
-        if usage is None:
-            return Response(status_code=http.GONE)
         request.scope[USAGE] = usage
         return JSONResponse(answer.whole(generation.choices, usage))
 
@@ -170,13 +161,12 @@ class ModelService:
         in_flight = self.engine.in_flight
         if in_flight + wanted > self.most:
             raise overloaded(
-                f"{in_flight} answers are being generated or waiting, and this server holds at most {self.most}; "
-                "try again later"
+                f"{in_flight} answers are being generated or waiting, and this server holds at most {self.most}"
             )
 
 
-def make_app(service: ModelService) -> FastAPI:
-    app = http.bare_app("use POST /v1/chat/completions, POST /v1/completions, GET /v1/models or GET /health")
+def make_app(service: ModelService, limits: Limits) -> FastAPI:
+    app = http.openai_app("use POST /v1/chat/completions, POST /v1/completions, GET /v1/models or GET /health", limits)
     app.add_middleware(AccessLog)
 
     @app.post("/v1/chat/completions")
@@ -229,9 +219,9 @@ class AccessLog:
         try:
             await self._app(scope, receive, watch)
         except Exception as error:  # noqa: BLE001 (the boundary of a request)
-            failure = http.as_api_error(error)
+            failure = http.error_response(error)
             if not status:
-                await http.error_response(failure)(scope, receive, watch)
+                await failure(scope, receive, watch)
         finally:
             level = logging.DEBUG if scope["path"] == "/health" else logging.INFO  # probes come every few seconds
             # Not decoded: it may have line breaks then.

@@ -5,39 +5,28 @@ running requests have `GRACE_S` to finish, then they are aborted with an error. 
 """
 
 import asyncio
-import errno
-import ipaddress
 import json
 import logging
 import os
 import shlex
-import signal
 import socket
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-import uvicorn
-
-from burnish.errors import ConfigError
 from burnish.literal import print_text
-from burnish.openai_wire.http import server_config
 from burnish.serving.app import ModelService, make_app
 from burnish.serving.engine_thread import EngineThread
 from burnish.serving.loading import ModelOptions, ServedModel, check, load
 from burnish.tracking.watchdog import Watchdog
+from burnish.web.requests import Limits
+from burnish.web.server import HttpServer, is_local, listen, url
 
 GRACE_S = 5
 BACKSTOP_S = 10  # after the grace, for responses that do not end although their sequences did
-SILENCE_S = 20  # how long a connection may take to send its request
-TICKS = 10  # in a second, of uvicorn
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LIMITS = Limits()
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +39,14 @@ class ServeOptions:
     name: str | None = None
     api_key: str | None = None
     max_waiting: int = 256
+    limits: Limits = LIMITS
 
 
 def serve(options: ServeOptions) -> int:
     """Serve until a signal; the exit code."""
     check(options.model)
     with listen(options.host, options.port) as listener:
-        address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
-        if not address.is_loopback and options.api_key is None:
+        if not is_local(listener) and options.api_key is None:
             warning = "--host %s without --api-key: any machine that reaches port %s may use the model"
             logger.warning(warning, options.host, listener.getsockname()[1])
         logger.info("loading %s", options.model.folder)
@@ -79,38 +68,24 @@ async def run(
     try:
         service = ModelService(model, engine, options.model.max_num_seqs + options.max_waiting, options.api_key)
         with closing(service):
-            server = ServeServer(service, ready)
+            server = ServeServer(service, ready, options.limits)
             await server.serve(sockets=[listener])
     finally:
         await engine.stop()
-    return 130 if server.stopped_by == signal.SIGINT else 0
+    return server.exit_code
 
 
-class ServeServer(uvicorn.Server):
-    """uvicorn, with a grace for running requests and signals that end in an exit code instead of being raised again."""
+class ServeServer(HttpServer):
+    """With a grace for running requests."""
 
-    def __init__(self, service: ModelService, ready: Callable[["ServeServer"], None]):
-        super().__init__(server_config(make_app(service), timeout_graceful_shutdown=GRACE_S + BACKSTOP_S))
-        self.stopped_by: int | None = None
-        self._service, self._ready = service, ready
-        self._silent: dict[Any, float] = {}  # connection and its last request → since when there is no other
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready(self)
-
-    async def on_tick(self, counter: int) -> bool:
-        """Close connections that send no request: uvicorn itself waits for the headers for ever."""
-        if counter % TICKS:
-            return await super().on_tick(counter)
-        now = time.monotonic()
-        connections: list[Any] = list(self.server_state.connections)
-        idle = [c for c in connections if c.cycle is None or c.cycle.response_complete]
-        self._silent = {(c, c.cycle): self._silent.get((c, c.cycle), now) for c in idle}
-        for (connection, _), since in self._silent.items():
-            if now - since > SILENCE_S:
-                connection.transport.close()
-        return await super().on_tick(counter)
+    def __init__(self, service: ModelService, ready: Callable[["ServeServer"], None], limits: Limits):
+        super().__init__(
+            make_app(service, limits),
+            ready=lambda: ready(self),
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE_S + BACKSTOP_S,
+        )
+        self._service = service
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._service.engine.in_flight:
@@ -121,53 +96,9 @@ class ServeServer(uvicorn.Server):
         finally:
             timer.cancel()
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
-        self.should_exit = True
-        self.stopped_by = self.stopped_by or sig
-
-
-def listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--host {host}: no such address ({error}); use 127.0.0.1, or 0.0.0.0 for all") from error
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        # At once, not once the model is loaded: two servers that only bind could both have the port.
-        listener.listen(socket.SOMAXCONN)
-    except OSError as error:
-        listener.close()
-        free = port + 1 if port < 65535 else 8000
-        known = {
-            errno.EADDRINUSE: f"port {port} on {host} is in use by another program; choose another: --port {free}",
-            errno.EACCES: f"port {port} on {host}: no permission for ports below 1024; choose another: --port 8000",
-            errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine; use 127.0.0.1, or 0.0.0.0 for all",
-        }
-        other = f"cannot listen on {host} port {port}: {error.strerror or error}"
-        raise ConfigError(known.get(error.errno or 0, other)) from error
-    listener.setblocking(False)
-    return listener
-
 
 def print_address(model: ServedModel, options: ServeOptions, listener: socket.socket) -> None:
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    address = f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+    address = f"{url(listener)}/v1"
     key = ["-H 'Authorization: Bearer KEY'"] if options.api_key else []
     body = json.dumps({"model": model.name, "messages": [{"role": "user", "content": "Hello"}]})
     headers = " ".join([*key, "-H 'Content-Type: application/json'"])

@@ -56,10 +56,10 @@ def index(tmp_path_factory):
 @pytest.mark.parametrize(
     ("flags", "given", "how"),
     [
-        ("", ("127.0.0.1", 8000, 3, server.CACHED_DOCUMENTS), (None, None, "cpu", None)),
+        ("", ("127.0.0.1", 8000, 3, server.CACHED_DOCUMENTS, None), (None, None, "cpu", None)),
         (
-            "--host ::1 --port 1 --topk 2 --mode bm25 --rerank R --device cuda --corpus C --cache 3",
-            ("::1", 1, 2, 3),
+            "--api-key K --host ::1 --port 1 --topk 2 --mode bm25 --rerank R --device cuda --corpus C --cache 3",
+            ("::1", 1, 2, 3, "K"),
             ("bm25", "R", "cuda", Path("C")),
         ),
     ],
@@ -77,7 +77,7 @@ def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatc
     monkeypatch.setattr(server, "open_index", lambda *_, **__: pytest.fail("the index was opened"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main([*SERVE, "--index", "x", "--port", str(taken.getsockname()[1])]) == 2
-    assert "Address already in use" in capsys.readouterr().err
+    assert "is in use by another program" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,7 @@ def test_from_start_to_a_signal(index, program, number, code):
         process.kill()
         process.communicate()
     assert (process.returncode, out) == (code, "")
-    assert "--host 0.0.0.0: any machine that reaches this one may search the index" in err and "Traceback" not in err
+    assert (
+        "--host 0.0.0.0 without --api-key: any machine that reaches this one may search the index" in err
+        and "Traceback" not in err
+    )

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from burnish.cli import quickstart
-from burnish.cli import serve as command
 from burnish.cli.main import main
+from burnish.entry.arguments import read_key
 from burnish.serving import server
 from burnish.serving.loading import ModelOptions, own_name, pick_dtype
 
@@ -29,7 +29,7 @@ def test_a_port_in_use_and_an_empty_key_are_reported_before_the_model_loads(caps
     monkeypatch.setenv("BURNISH_API_KEY", "")
     assert main(["serve", NANO]) == 2
     assert "BURNISH_API_KEY is empty" in capsys.readouterr().err
-    assert command.api_key("other") == "other"
+    assert read_key("other", "BURNISH_API_KEY") == "other"
 
 
 def test_a_device_that_is_missing(capsys, monkeypatch):

@@ -98,6 +98,16 @@ def test_calls_of_a_function():
     assert score("def f(x): return x + 1", each)["score"] == 1.0
 
 
+@pytest.mark.parametrize("expected", ["Infinity", "-Infinity"])
+def test_an_expected_infinity_is_no_other_number(expected):
+    """A JSON reader of Python takes both; so the row may be text."""
+    tests = f'{{"fn_name": "f", "inputs": [[1]], "outputs": [{expected}]}}'
+    solutions = {value: f"def f(x): return float({value!r})" for value in ("3", "1e308", "inf", "-inf", "nan")}
+    results = score_all(solutions, tests)
+    right = "inf" if expected == "Infinity" else "-inf"
+    assert {name for name, result in results.items() if result["score"]} == {right}
+
+
 MBPP = {
     "task_id": 1, "prompt": "Write a function for a circle's area and one that sorts.", "test_imports": ["import math"],
     "code": "import math\ndef area(r):\n  return math.pi * r * r\ndef put_right(xs):\n  xs.sort()",

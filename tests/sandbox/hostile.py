@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from burnish.sandbox import Limits, Outcome
 
-QUICK = Limits(seconds=1.0, memory_mb=128, disk_mb=16)
+QUICK = Limits(seconds=20.0, memory_mb=128, disk_mb=16)
 STUCK = Limits(seconds=0.4, memory_mb=128, disk_mb=16)
 
 
@@ -57,7 +57,7 @@ def call(name, *arguments):
 """
 )
 ENDED = ("finished",)
-SLOW = Limits(seconds=4.0, memory_mb=128)
+SLOW = Limits(seconds=20.0, memory_mb=128)
 
 HOSTILE: dict[str, Hostile] = {
     # using things up
@@ -75,17 +75,34 @@ while True:
     "memory in one piece": Hostile("x = b'x' * 2**40", ENDED, lambda outcome: "MemoryError" in outcome.stderr),
     "memory spread over children": Hostile("""
 import os, time
-for _ in range(16): os.fork() or (b'x' * 2**25, time.sleep(9))
-time.sleep(9)
+for _ in range(16): os.fork() or (b'x' * 2**25, time.sleep(999))
+time.sleep(999)
 """, ("memory",), limits=SLOW),
-    "memory shared by children": Hostile("""
-import mmap, os, time
-for _ in range(16):
-    if not os.fork():
-        m = mmap.mmap(-1, 2**25)
-        m.write(b'x' * 2**25)
-        time.sleep(9)
-time.sleep(9)
+    "memory shared by children": Hostile(ATTEMPT + """
+import mmap
+attempt('shared', lambda: mmap.mmap(-1, 4096))
+attempt('huge', lambda: mmap.mmap(-1, 2**21, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000))
+attempt('zero', lambda: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096))
+""", ENDED, harmless),
+    "memory in page tables": Hostile("""
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+for i in range(60000): ctypes.string_at(libc.mmap(2**40 + (i << 30), 4096, 1, 0x22, -1, 0), 1)
+time.sleep(999)
+""", ("memory",), limits=SLOW),
+    "memory in connections that nobody accepts": Hostile("""
+import socket, time
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind('s')
+    listener.listen(4096)
+    for _ in range(4000):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.setblocking(False)
+            one.connect('s')
+            one.send(b'x' * 100000)
+    time.sleep(999)
 """, ("memory",), limits=SLOW),
     "memory in files without names": Hostile(CALL + """
 call('memfd_create', b'x', 0)
@@ -136,9 +153,9 @@ for _ in range(20):
         maps = [mmap.mmap(f.fileno(), 0) for _ in range(15)]
         for one in maps:
             for i in range(0, len(one), 4096): one[i]
-        time.sleep(9)
-time.sleep(9)
-""", ("timeout",), limits=STUCK),
+        time.sleep(999)
+time.sleep(999)
+""", ("timeout",), limits=Limits(seconds=0.4, memory_mb=256, disk_mb=16)),
     "children too short to be seen": stuck("""
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -194,8 +211,8 @@ repr(A())
     "many threads": Hostile("""
 import threading, time
 for _ in range(999): threading.Thread(target=time.sleep, args=(9,)).start()
-""", ("finished", "timeout"), failed),
-    "a huge integer": Hostile("print(len(str(10 ** 10 ** 8)))", ("timeout", "memory", "finished"), failed),
+""", ("finished", "timeout"), failed, limits=STUCK),
+    "a huge integer": Hostile("print(len(str(10 ** 10 ** 8)))", ("timeout", "memory", "finished"), failed, limits=STUCK),
     "a regular expression that never ends": stuck("import re\nre.match('(a+)+b', 'a' * 99)"),
     "large input that is not read": Hostile("print('done')", ENDED, lambda o: o.stdout == "done\n", stdin="x" * 2**23),
     # getting out
@@ -208,7 +225,7 @@ for folder in ('/', '/usr', '/etc/alternatives', libraries):
     if os.path.exists(folder) and not os.statvfs(folder).f_flag & os.ST_RDONLY: print(folder, 'is writable')
 attempt('unlink', lambda: os.unlink(sys.executable))
 attempt('chmod', lambda: os.chmod('/usr/bin', 0o777))
-for name in ('null', 'zero', 'urandom'): attempt(name, lambda: os.utime('/dev/' + name))
+for name in ('null', 'full', 'urandom'): attempt(name, lambda: os.utime('/dev/' + name))
 """, ENDED, harmless),
     "writing to its temporary folders": Hostile("""
 import tempfile

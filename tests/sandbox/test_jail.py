@@ -1,10 +1,12 @@
 """The filter's decisions, by a small interpreter of its instructions; and what a tree of processes is seen to use."""
 
 import errno
+import mmap
 import os
 import re
 import selectors
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -18,9 +20,10 @@ import pytest
 
 from burnish.sandbox import Limits
 from burnish.sandbox.jail import linux, seccomp
+from burnish.sandbox.jail.cores import Cores
 from burnish.sandbox.jail.launch import Tree
 from burnish.sandbox.jail.supervisor import Running
-from burnish.sandbox.jail.usage import TICKS, Usage, _ProcessUsage, _Task, check_readable, waited
+from burnish.sandbox.jail.usage import TICKS, Usage, _ProcessUsage, _Task, check_readable, socket_bytes, waited
 
 ALLOWED, KILLED = "allowed", "killed"
 HEADERS = {
@@ -29,10 +32,12 @@ HEADERS = {
 }
 
 
-def decision(machine: str, call: int, first: int = 0, architecture: int | None = None, third: int = 0) -> str | int:
-    """`allowed`, `killed` or the errno that the call gets, by its first and third argument."""
+def decision(
+    machine: str, call: int, first: int = 0, architecture: int | None = None, third: int = 0, fourth: int = 0
+) -> str | int:
+    """`allowed`, `killed` or the errno that the call gets, by its arguments."""
     audit = seccomp.ARCHITECTURES[machine] if architecture is None else architecture
-    seen = struct.pack("<IIQQQQ", call, audit, 0, first, 0, third)
+    seen = struct.pack("<IIQQQQQ", call, audit, 0, first, 0, third, fourth)
     program = list(struct.iter_unpack("HBBI", seccomp.build(machine)))
     register = at = 0
     while True:
@@ -104,7 +109,7 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine, headers):
     pattern = re.compile(r"^#define __NR(?:3264)?_(\w+) (\d+)$", re.MULTILINE)
     numbers = {name: int(number) for name, number in pattern.findall(installed[0].read_text())}
     named = {name: getattr(seccomp, name.upper()) for name in ("clone", "clone3", "socket", "socketpair", "setsockopt")}
-    named |= {"setsid": seccomp.SETSID, "prlimit64": seccomp.PRLIMIT, **seccomp.REFUSED}
+    named |= {"setsid": seccomp.SETSID, "mmap": seccomp.MMAP, "prlimit64": seccomp.PRLIMIT, **seccomp.REFUSED}
     column = list(seccomp.ARCHITECTURES).index(machine)
     ours = {name: pair[column] for name, pair in named.items() if name in numbers}
     assert len(ours) > 80 and ours == {name: numbers[name] for name in ours}
@@ -115,6 +120,23 @@ def test_other_decisions():
     for machine, call in zip(seccomp.ARCHITECTURES, seccomp.SETSOCKOPT, strict=True):
         assert decision(machine, call, third=socket.SO_SNDBUF) == errno.EPERM, "sockets hold no more than usual"
         assert decision(machine, call, third=socket.SO_REUSEADDR) == ALLOWED
+
+
+@pytest.mark.parametrize("column", range(2), ids=seccomp.ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (mmap.MAP_SHARED, ALLOWED),  # of a file
+        (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, ALLOWED),
+        (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x20000, ALLOWED),
+        (mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, errno.EPERM),
+        (0x3 | mmap.MAP_ANONYMOUS, errno.EPERM),  # MAP_SHARED_VALIDATE
+        (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | seccomp.MAP_HUGETLB, errno.EPERM),
+        (mmap.MAP_SHARED | seccomp.MAP_HUGETLB, errno.EPERM),
+    ],
+)
+def test_memory_is_mapped_only_where_it_is_counted(column, flags, expected):
+    assert decision(list(seccomp.ARCHITECTURES)[column], seccomp.MMAP[column], fourth=flags) == expected
 
 
 #: Waits for a line before it leaves. Its children: one that takes memory, one that computes, one with threads.
@@ -289,24 +311,135 @@ def test_a_kernel_that_does_not_tell_is_refused(tmp_path):
     os.close(proc)
 
 
-def test_one_that_ended_before_a_late_look_is_not_timed_out():
-    """The supervisor may come late, with the end of the program unread: its clock stopped when it ended."""
+@pytest.fixture
+def running() -> Iterator[tuple[Running, socket.socket]]:
+    """A program of which nothing is real, with two cores, and the end that its first process would hold."""
     channel, first = socket.socketpair()
     channel.setblocking(False)
     out, err = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
-    launcher = SimpleNamespace(proc=os.open("/proc", os.O_RDONLY), isolated=True, end=lambda tree: None)
-    tree = Tree(os.getpid(), channel, out, err, "")
-    running = Running(1, Limits(seconds=1.0), launcher, tree)
+    cores = SimpleNamespace(count=2.0, idle=lambda now: 0.0)
+    proc = os.open("/proc", os.O_RDONLY)
+    launcher = SimpleNamespace(proc=proc, isolated=True, end=lambda tree: None, socket_bytes=0, cores=cores)
+    running = Running(1, Limits(seconds=1.0), launcher, Tree(os.getpid(), channel, out, err, ""))  # type: ignore[arg-type]
     running._selector = selectors.DefaultSelector()
-    try:
-        begin = time.monotonic()
-        first.sendall(b'{"started": %r}\n' % begin)
-        running._hear()
-        first.sendall(b'{"exit_code": 0, "ended": %r}\n' % (begin + 0.1))
-        running.check(begin + 100, crowd=1)
-        assert (running.verdict, running.exit_code) == (None, 0)
-    finally:
-        tree.close()
-        first.close()
-        running._selector.close()
-        os.close(launcher.proc)
+    yield running, first
+    running.tree.close()
+    first.close()
+    running._selector.close()
+    os.close(proc)
+
+
+def test_one_that_ended_before_a_late_look_is_not_timed_out(running):
+    """The supervisor may come late, with the end of the program unread: its clock stopped when it ended."""
+    program, first = running
+    begin = time.monotonic()
+    first.sendall(b'{"started": %r}\n' % begin)
+    program._hear()
+    first.sendall(b'{"exit_code": 0, "ended": %r}\n' % (begin + 0.1))
+    program.check(begin + 100, crowd=1)
+    assert (program.verdict, program.exit_code) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("idle", "computed", "by_first", "waited", "spent"),
+    [
+        (20.0, 0.0, 0.0, 9.9, 10.0),  # the cores were idle, whatever its tasks seem to have waited
+        (10.0, 0.0, 0.0, 9.9, 5.0),  # others had half of them
+        (0.0, 0.5, 0.0, 9.5, 0.5),  # others had all, and it a little
+        (0.0, 10.0, 0.0, 9.5, 10.0),  # it had half of them: its tasks waited for each other
+        (0.0, 2.0, 8.0, 9.5, 5.0),  # also where its first process was busy with orphans
+        (0.0, 0.5, 0.0, 3.0, 7.0),
+        (21.0, 0.0, 0.0, 9.9, 10.0),
+    ],
+)
+def test_only_what_runs_outside_makes_a_program_wait(running, monkeypatch, idle, computed, by_first, waited, spent):
+    """In ten seconds of two cores."""
+    program, _ = running
+    program.begin = 100.0
+    monkeypatch.setattr(Usage, "look", lambda self, now: None)
+    program.launcher.cores.idle = lambda now: idle
+    program.usage.computed, program.usage.computed_by_first, program.usage.waited = computed, by_first, waited
+    assert program._look(110.0, 110.0) == 10.0 and program.spent == pytest.approx(spent)
+
+
+def test_cores_are_idle_where_nothing_runs(tmp_path):
+    """Of the cores that programs may use, as the kernel counts; read at most every few hundredths of a second."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("0::/\n")
+    mine = sorted(os.sched_getaffinity(0))
+    lines = [f"cpu{number} 1 2 3 {4 * TICKS} {TICKS} 6 7 0 0 0" for number in (*mine, mine[-1] + 1)]
+    (tmp_path / "stat").write_text("\n".join(["cpu 0 0 0 0 0 0", *lines, "intr 5 0 0", ""]))
+    proc = os.open(tmp_path, os.O_RDONLY)
+    cores = Cores(proc, str(tmp_path / "none"))
+    assert cores.count == len(mine) and cores.idle(1.0) == 5.0 * len(mine)
+    (tmp_path / "stat").write_text(f"cpu{mine[0]} 0 0 0 0 0 0\n")
+    assert cores.idle(1.001) > 0 and cores.idle(2.0) == 0.0
+    os.close(proc)
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "idle"),
+    [
+        ("0::/job/step", {"job/cpu.max": "50000 100000", "job/cpu.stat": "usage_usec 2000000\nuser_usec 5"}, 3.0),
+        ("0::/elsewhere", {"cpu.max": "50000 100000", "cpu.stat": "usage_usec 1000000"}, 4.0),  # in a container
+        (
+            "4:memory:/x\n3:cpu,cpuacct:/job",
+            {
+                "cpu,cpuacct/job/cpu.cfs_quota_us": "50000",
+                "cpu,cpuacct/job/cpu.cfs_period_us": "100000",
+                "cpu,cpuacct/job/cpuacct.usage": "2000000000",
+            },
+            3.0,
+        ),
+        ("0::/", {"cpu.max": "50000 100000"}, 0.0),  # it does not say what is used: then none is known to be idle
+    ],
+    ids=["group", "container", "version 1", "unknown use"],
+)
+def test_a_container_has_the_cores_that_its_group_grants(tmp_path, membership, files, idle):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(membership + "\n")
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text + "\n")
+    proc = os.open(tmp_path, os.O_RDONLY)
+    cores = Cores(proc, str(tmp_path / "groups"))
+    assert cores.count == 0.5 and cores.idle(10.0) == pytest.approx(idle)
+    os.close(proc)
+
+
+@pytest.mark.parametrize("quota", ["max 100000", f"{10**9} 100000", ""])
+def test_a_group_that_grants_all_cores_or_cannot_be_read_is_none(tmp_path, quota):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("2:cpu:/x\n1:name=systemd:/\n0::/\n")
+    (tmp_path / "cpu.max").write_text(quota)
+    proc = os.open(tmp_path, os.O_RDONLY)
+    assert Cores(proc, str(tmp_path)).count == len(os.sched_getaffinity(0))
+    os.close(proc)
+
+
+def test_what_is_in_no_page_of_a_process_counts_as_memory(tmp_path):
+    """Page tables, swapped pages, and what its sockets can hold, also those that no process has open."""
+    write_tree(tmp_path, (ASLEEP, 0.1, 0.0, 0))
+    (tmp_path / "2/status").write_text("Name:\tVmPTE: 9 kB\nVmPTE:\t    2048 kB\nVmSwap:\t 1024 kB\nSigIgn:\t0\n")
+    (tmp_path / "1/net").mkdir()
+    (tmp_path / "1/net/sockstat").write_text("sockets: used 5\nTCP: inuse 0 orphan 0\n")
+    (tmp_path / "sys/net/core").mkdir(parents=True)
+    (tmp_path / "sys/net/core/wmem_default").write_text("1000\n")
+    proc = os.open(tmp_path, os.O_RDONLY)
+    usage = Usage(proc, 1, socket_bytes(proc))
+    usage.look(1.0)
+    assert usage.memory == usage.exact_memory() == 3 * 2**20 + 5 * 2 * 1000
+    (tmp_path / "2/smaps_rollup").write_text("Rss: 9 kB\nPss:    4 kB\nPss_Dirty: 9 kB\nSwapPss: 9 kB\n")
+    assert usage.exact_memory() == 3 * 2**20 + 5 * 2 * 1000 + 4096
+    os.close(proc)
+
+
+def test_no_waiting_counts_once_children_are_discarded(tmp_path):
+    """Where a process ignores SIGCHLD, what its children compute is added nowhere, and would look like others' work."""
+    usage = Usage(os.open(tmp_path, os.O_RDONLY), 1)
+    for second, mask in enumerate([0, 0, 1 << (signal.SIGCHLD - 1) | 1, 0]):
+        write_tree(tmp_path, (READY, 0.1, 1.0 * second, 0))
+        (tmp_path / "2/status").write_text(f"SigBlk:\t0\nSigIgn:\t{mask:016x}\n")
+        usage.look(float(second))
+        assert usage.waited == pytest.approx(min(second, 1), abs=0.02)
+    os.close(usage.proc)

@@ -58,16 +58,33 @@ def test_large_input_and_output_arrive_whole_up_to_the_limit(run):
 
 def test_what_programs_commonly_use_is_there_in_the_same_python(run):
     source = """
-import getpass, multiprocessing, os, pathlib, subprocess, sys, tempfile, threading, zoneinfo
+import asyncio, getpass, multiprocessing, multiprocessing.shared_memory, os, pathlib, subprocess, sys, tempfile
+import threading, zoneinfo
 assert getpass.getuser() == "sandbox" and os.path.expanduser("~") == os.getcwd() == tempfile.gettempdir()
 with tempfile.NamedTemporaryFile() as file:
     file.write(b"x")
 assert subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True).stdout == b"42\\n"
 with multiprocessing.Pool(2) as pool:
     assert pool.map(abs, [-1, 2]) == [1, 2]
+shared = multiprocessing.shared_memory.SharedMemory(create=True, size=2**20)
+shared.buf[:5] = b"shown"
+numbers = multiprocessing.RawArray("i", 4)
+def check(): numbers[0] = bytes(shared.buf[:5]) == b"shown"
+child = multiprocessing.get_context("fork").Process(target=check)
+child.start(), child.join(), shared.close(), shared.unlink()
+assert numbers[0] == 1
+async def talk():
+    async def answer(reader, writer):
+        writer.write(await reader.readline())
+        writer.close()
+    async with await asyncio.start_unix_server(answer, "socket"):
+        reader, writer = await asyncio.open_unix_connection("socket")
+        writer.write(b"hello\\n")
+        return await reader.readline()
+assert asyncio.run(talk()) == b"hello\\n"
 threads = [threading.Thread(target=print) for _ in range(8)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
-assert pathlib.Path(__file__).read_text().startswith("\\nimport getpass") and __name__ == "__main__"
+assert pathlib.Path(__file__).read_text().startswith("\\nimport asyncio") and __name__ == "__main__"
 zoneinfo.ZoneInfo("Europe/Zurich")
 """
     outcome = run(source)

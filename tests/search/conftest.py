@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from burnish.search.documents import Document, Hit, Retriever
 from tests.processes import until
@@ -63,6 +62,7 @@ class Running:
     url: str
     retriever: Any
     http: httpx.Client  # one for all requests: its certificates take long to load
+    server: Any
 
     def post(self, body: Any = None, **arguments: Any) -> httpx.Response:
         given = arguments if body is None else {"json": body, **arguments}
@@ -80,15 +80,16 @@ class Running:
 
 @contextmanager
 def serving(retriever: Retriever, **options: Any) -> Iterator[Running]:
-    from burnish.search.server import address, listen, make_app
+    from burnish.search.server import make_app
+    from burnish.web.server import HttpServer, listen, url
 
     with listen("127.0.0.1", 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(make_app(retriever, **options), log_config=None, access_log=False))
+        server = HttpServer(make_app(retriever, **options), lifespan="on")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            with httpx.Client(base_url=address(listener), timeout=DEADLINE_S) as http:
-                yield Running(address(listener), retriever, http)
+            with httpx.Client(base_url=url(listener), timeout=DEADLINE_S) as http:
+                yield Running(url(listener), retriever, http, server)
         finally:
             server.should_exit = True
             thread.join(DEADLINE_S)

@@ -14,7 +14,7 @@ from burnish.search import client as module
 from burnish.search import documents
 from burnish.search.client import RetrieverClient, check_url, probe
 from tests.processes import until
-from tests.search.conftest import CORPUS, canned, http, serving
+from tests.search.conftest import CORPUS, Words, canned, http, serving
 
 FOUND = {"document": {"id": "7", "contents": '"T"\nt'}, "score": 1.0}
 
@@ -407,3 +407,12 @@ def test_a_request_that_does_not_end_at_its_deadline_is_left(monkeypatch):
 
     asyncio.run(main())
     assert not waits.longest()
+
+
+def test_the_client_sends_the_key_of_the_environment(monkeypatch):
+    with serving(Words(), api_key="sésame") as server:
+        address = f"{server.url}/retrieve"
+        with pytest.raises(ConfigError, match="API key is missing.*; set BURNISH_RETRIEVER_API_KEY to its key"):
+            probe(address, 30)
+        monkeypatch.setenv("BURNISH_RETRIEVER_API_KEY", "sésame")
+        probe(address, 30)

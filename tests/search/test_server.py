@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
-from burnish.errors import ConfigError
 from burnish.search import server as module
 from burnish.search.documents import AnswerCache, Document, Hit
 from burnish.search.server import make_app
+from burnish.web.server import listen, url
 from tests.processes import until
 from tests.search.conftest import CORPUS, Words, serving
 
@@ -258,6 +258,40 @@ def test_a_client_that_leaves_disturbs_nobody(server, words):
     server.wait_for("requests_in_flight", 0)
 
 
+@pytest.mark.hostile
+def test_queries_of_clients_that_have_left_are_not_searched(server, words):
+    words.gate.clear()
+    with ThreadPoolExecutor(2) as clients:
+        first = clients.submit(server.post, {"queries": ["faust"]})
+        until(lambda: len(words.calls) == 1)
+        leavers = [httpx.Client(base_url=server.url) for _ in range(3)]
+        for i, leaver in enumerate(leavers):
+            body = {"queries": ["whale", *(f"novel {i} {j}" for j in range(999))]}
+            with pytest.raises(httpx.ReadTimeout):
+                leaver.post("/retrieve", json=body, timeout=httpx.Timeout(30, read=0.01))
+        stays = clients.submit(server.post, {"queries": ["whale"]})
+        for leaver in leavers:
+            leaver.close()
+        server.wait_for("queries_waiting", 1)
+        words.gate.set()
+        assert (first.result().status_code, stays.result().json()["result"][0][0]["id"]) == (200, "2")
+    assert words.calls == [(["faust"], 3), (["whale"], 3)]
+    server.wait_for('requests_total{status="499"}', 3)
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "sesame"])
+def test_a_key_is_asked_for(words, given):
+    with serving(words, api_key="sesame") as server:
+        headers = {"Authorization": given} if given else {}
+        for method, path in (("POST", "/retrieve"), ("GET", "/metrics")):
+            answer = server.http.request(method, path, headers=headers, json={"queries": ["whale"]})
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+            assert "Authorization: Bearer KEY" in answer.json()["detail"]
+            right = {"Authorization": "Bearer sesame"}
+            assert server.http.request(method, path, headers=right, json={"queries": ["whale"]}).status_code == 200
+        assert server.http.get("/health").status_code == 200 and len(words.calls) == 1
+
+
 def test_metrics_are_what_prometheus_reads(server):
     server.post({"queries": ["a", "b"]})
     server.post({})
@@ -286,7 +320,7 @@ def test_answers_have_the_shapes_of_the_api_page(calm_server):
     operation = api["paths"]["/retrieve"]["post"]
     body = operation["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["queries"] and body["properties"]["queries"]["maxItems"] == 4096
-    assert set(operation["responses"]) == {"200", "408", "413", "415", "422", "500", "503"}
+    assert set(operation["responses"]) == {"200", "401", "408", "413", "415", "422", "500", "503"}
     assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ProblemModel")
 
 
@@ -316,7 +350,7 @@ def test_a_signal_right_after_the_line_is_not_lost(words, monkeypatch, number, c
     monkeypatch.setattr(module, "print_text", lambda *_, **__: os.kill(os.getpid(), number))
     too_late = threading.Timer(60, os.kill, (os.getpid(), signal.SIGTERM))  # so that a server which runs on is ended
     too_late.start()
-    with module.listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         assert module.run(make_app(words), listener, "words") == code
     assert not too_late.finished.is_set()
     too_late.cancel()
@@ -332,34 +366,15 @@ def test_a_request_that_does_not_end_does_not_hold_a_stopping_server_up(words, m
         until(lambda: bool(words.calls))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with module.listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(2) as clients:
-        url = f"{module.address(listener)}/retrieve"
-        stuck = clients.submit(httpx.post, url, json={"queries": ["whale"]}, timeout=30)
+    with listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(2) as clients:
+        address = f"{url(listener)}/retrieve"
+        stuck = clients.submit(httpx.post, address, json={"queries": ["whale"]}, timeout=30)
         clients.submit(stop)
         assert module.run(make_app(words), listener, "words") == 0
         assert not words.gate.is_set()
         held.cancel()
         words.gate.set()
         assert stuck.exception() is not None or stuck.result().status_code == 500
-
-
-def test_addresses_and_sockets():
-    with module.listen("::1", 0) as listener:
-        assert module.address(listener) == f"http://[::1]:{listener.getsockname()[1]}"
-    with module.listen("0.0.0.0", 0) as listener:
-        port = listener.getsockname()[1]
-        assert module.address(listener) == f"http://127.0.0.1:{port}"
-        with pytest.raises(ConfigError, match=f"cannot listen on --host 0.0.0.0 --port {port}: Address already in use"):
-            module.listen("0.0.0.0", port)
-    for host in ("no such host", "192.0.2.1", "x" * 100):
-        with pytest.raises(ConfigError, match="cannot listen on --host .*; take another port .* as the host"):
-            module.listen(host, 0)
-    # Headers and body go out as two packets; with Nagle's algorithm the second waits for 40 ms.
-    with module.listen("127.0.0.1", 0) as listener:
-        client = socket.create_connection(listener.getsockname())
-        connection, _ = listener.accept()
-        with client, connection:
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 load_all_checks()

@@ -15,7 +15,8 @@ import pytest
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.native.engine import NativeEngine
 from burnish.serving.loading import ModelOptions, ServedModel, load
-from burnish.serving.server import ServeOptions, ServeServer, listen, run
+from burnish.serving.server import ServeOptions, ServeServer, run
+from burnish.web.server import listen
 
 NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 DEADLINE_S = 60

@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from weakref import WeakKeyDictionary
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from burnish.agents.endpoint.session import Session
-from burnish.openai_wire.fields import unauthorised
-from burnish.openai_wire.http import GONE, bare_app, parse_json, read_body, server_config, while_connected
+from burnish.openai_wire.http import openai_app, parse_json
+from burnish.web import HttpProblem
+from burnish.web.requests import Limits, read_body, while_connected
+from burnish.web.server import HttpServer, listen, url
 
-BACKLOG = 4096  # programs that may connect at the same moment
+# A program may think for long between two calls, and there may be many.
+LIMITS = Limits(keep_alive_s=600.0, connections=65_536)
 GRACE_S = 5  # for requests whose connection is closed
 _open: "WeakKeyDictionary[asyncio.AbstractEventLoop, Endpoint]" = WeakKeyDictionary()
 
@@ -44,16 +46,15 @@ async def admit(session: Session) -> AsyncIterator[tuple[str, str]]:
             await endpoint.close()
 
 
-class Endpoint(uvicorn.Server):
+class Endpoint(HttpServer):
     """One port, and the sessions by their key. It runs in the event loop that made it, and handles no signals."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
-        # A program may think for long between two calls.
-        super().__init__(server_config(make_app(self.sessions), backlog=BACKLOG, timeout_keep_alive=600))
+        super().__init__(make_app(self.sessions), lifespan="off")
         # It listens at once, so that nobody has to wait until it is served.
-        listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        listener = listen("127.0.0.1", 0)
+        self.url = f"{url(listener)}/v1"
         self._leave = asyncio.Event()
         self._serving = asyncio.create_task(self.serve(sockets=[listener]), name="agent-endpoint")
 
@@ -82,15 +83,14 @@ class Endpoint(uvicorn.Server):
 
 
 def make_app(sessions: dict[str, Session]) -> FastAPI:
-    app = bare_app("there are POST /v1/chat/completions and GET /v1/models")
+    app = openai_app("there are POST /v1/chat/completions and GET /v1/models", LIMITS)
     card = {"id": "policy", "object": "model", "created": int(time.time()), "owned_by": "burnish"}
 
     def session_of(request: Request) -> Session:
         kind, _, key = request.headers.get("authorization", "").partition(" ")
         if kind != "Bearer" or key not in sessions:
-            raise unauthorised(
-                "no trajectory that runs has this API key; use the one that the program was given, while it runs"
-            )
+            reason = "no trajectory that runs has this API key; use the one that the program was given, while it runs"
+            raise HttpProblem(401, reason, {"WWW-Authenticate": "Bearer"})
         return sessions[key]
 
     @app.post("/v1/chat/completions")
@@ -98,8 +98,6 @@ def make_app(sessions: dict[str, Session]) -> FastAPI:
         session = session_of(request)
         body = parse_json(await read_body(request))
         reply = await while_connected(request, session.answer(body))
-        if reply is None:
-            return Response(status_code=GONE)
         if reply.request.stream:
             return StreamingResponse(reply.events(), media_type="text/event-stream")
         return JSONResponse(reply.whole())

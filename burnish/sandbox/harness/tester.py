@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DUMPABLE = 4  # PR_SET_DUMPABLE
 SHOWN = 300
 TOLERANCE = 1e-6
+INFINITY = float("inf")
 TEST = "<test>"
 ENDED = "the solution has ended itself"
 
@@ -128,7 +129,7 @@ def run_call(test: dict[str, Any], solution: Solution) -> None:
 def same_value(got: Any, expected: Any) -> bool:
     """Whether a call returned what was expected, which was written as JSON. That knows neither tuples nor keys that are
     no text: a tuple equals a list of the same items, and keys are compared as text. Numbers may differ by a millionth,
-    where one of them is a float."""
+    where one of them is a float; what is infinite equals only itself."""
     if isinstance(got, (list, tuple)) and isinstance(expected, list):
         return len(got) == len(expected) and all(map(same_value, got, expected))
     if isinstance(got, dict) and isinstance(expected, dict):
@@ -136,7 +137,9 @@ def same_value(got: Any, expected: Any) -> bool:
         return texts.keys() == expected.keys() and all(same_value(texts[key], expected[key]) for key in expected)
     if isinstance(got, float) or isinstance(expected, float):
         numbers = isinstance(got, (int, float)) and isinstance(expected, (int, float))
-        return numbers and (got == expected or abs(got - expected) <= TOLERANCE * max(1.0, abs(expected)))
+        if not numbers or got == expected or INFINITY in (abs(got), abs(expected)):
+            return numbers and got == expected
+        return abs(got - expected) <= TOLERANCE * max(1.0, abs(expected))
     return type(got) in (bool, int, str, type(None)) and bool(got == expected)
 
 

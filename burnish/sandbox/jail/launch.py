@@ -20,7 +20,8 @@ from typing import TypeAlias
 from burnish.literal import print_text
 from burnish.sandbox import Limits
 from burnish.sandbox.jail import inside, linux, seccomp, users, view
-from burnish.sandbox.jail.usage import Usage, check_readable
+from burnish.sandbox.jail.cores import Cores
+from burnish.sandbox.jail.usage import Usage, check_readable, socket_bytes
 
 FIRST_TO_GO = "1000"  # oom_score_adj: where the machine runs out of memory, programs go before training does
 F_SETPIPE_SZ = 1031
@@ -45,9 +46,12 @@ class Tree:
 class _Launcher:
     """`start` makes a tree, `end` kills all of it. OSError: this machine refuses."""
 
+    socket_bytes = 0  # as in Usage
+
     def __init__(self, executable: str):
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         check_readable(self.proc)
+        self.cores = Cores(self.proc)
         self._executable = executable
 
     def cleaned(self, tree: Tree) -> None:
@@ -65,6 +69,7 @@ class Jail(_Launcher):
         if linux.MACHINE not in seccomp.ARCHITECTURES:
             raise OSError(0, f"seccomp: there is no filter for {linux.MACHINE}, only for x86_64 and aarch64")
         self._seccomp = seccomp.build()
+        self.socket_bytes = socket_bytes(self.proc)
         users.own_mounts()
         self._ids = users.outside_ids()
         self._alone = self._ids != (os.geteuid(), os.getegid())

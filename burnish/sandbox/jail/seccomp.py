@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89), "syslog": (103, 116), "vhangup": (153, 58), "uselib": (134, None), "ustat": (136, None),
     "sysfs": (139, None), "_sysctl": (156, None), "modify_ldt": (154, None), "personality": (135, 92),
     "mbind": (237, 235), "set_mempolicy": (238, 237), "migrate_pages": (256, 238), "move_pages": (279, 239),
-    "set_mempolicy_home_node": (450, 450),
+    "set_mempolicy_home_node": (450, 450), "landlock_create_ruleset": (444, 444),
     # the machine
     "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
     "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
@@ -52,11 +52,12 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sched_setattr": (314, 274), "sched_setaffinity": (203, 122), "ioprio_set": (251, 30),
 }  # fmt: skip
 CLONE, CLONE3, SOCKET, SOCKETPAIR, PRLIMIT = (56, 220), (435, 435), (41, 198), (53, 199), (302, 261)
-SETSOCKOPT, SETSID = (54, 208), (112, 157)
+SETSOCKOPT, SETSID, MMAP = (54, 208), (112, 157), (9, 222)
+MAP_SHARED, MAP_ANONYMOUS, MAP_HUGETLB = 0x1, 0x20, 0x40000
 
 LOAD, JUMP_EQUAL, JUMP_GREATER, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 #: Offsets in what a filter sees; of arguments, the low half on these machines.
-CALL, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
+CALL, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT, FOURTH_ARGUMENT = 0, 4, 16, 32, 40
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 SECCOMP_MODE_FILTER = 2
 
@@ -80,6 +81,11 @@ def build(machine: str = MACHINE) -> bytes:
     program += _by_argument(PRLIMIT[column], _step(JUMP_EQUAL, 0, then=1))  # its own limits, no other process's
     larger_buffers = _step(JUMP_EQUAL, socket.SO_SNDBUF, otherwise=1)  # memory that no limit sees
     program += _by_argument(SETSOCKOPT[column], larger_buffers, THIRD_ARGUMENT)
+    program += [  # memory that stays while no process is seen to have it: shared without a file, and huge pages
+        _step(JUMP_EQUAL, MMAP[column], otherwise=6), _step(LOAD, FOURTH_ARGUMENT),
+        _step(JUMP_ANY_BIT, MAP_HUGETLB, then=2), _step(JUMP_ANY_BIT, MAP_SHARED, otherwise=2),
+        _step(JUMP_ANY_BIT, MAP_ANONYMOUS, otherwise=1), _refuse(errno.EPERM), _step(RETURN, ALLOW),
+    ]  # fmt: skip
     return b"".join([*program, _step(RETURN, ALLOW)])
 
 

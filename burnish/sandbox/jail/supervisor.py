@@ -6,8 +6,9 @@ end of child processes, and the next look at what a program uses. It leaves when
 programs: its pipe ends, or its parent's id changes, should something that the parent started hold that pipe open.
 
 Seconds of a program (`Running`) count in two ways, and either may run out: those that the whole tree has computed, and
-those of the clock less the waiting for a busy core. A program that has seconds left after many times as long was not
-given a core, which is the machine's fault: that is `failed`, not `timeout`.
+those of the clock less the waiting for a busy core, of which there is no more than what runs outside of the tree can
+cause (cores.py). A program that has seconds left after many times as long was not given a core, which is the machine's
+fault: that is `failed`, not `timeout`.
 """
 
 import json
@@ -37,7 +38,6 @@ ORPHAN_SECONDS = 5.0  # between two looks at the parent's id
 
 SETUP_SECONDS = 60.0
 PATIENCE = 10  # times its seconds of the clock for a program, and more where programs share cores
-CORES = len(os.sched_getaffinity(0))
 LONGEST_PAUSE, SHORTEST_PAUSE = 0.1, 0.01  # seconds between two looks
 COSTLY_PAUSE, EXACT_PAUSE = 0.2, 1.0  # at most, between looks that take us long, plain and exact
 FILL_RATE = 4 * 2**30  # bytes of memory that a program can take in a second on one core
@@ -200,7 +200,7 @@ class Running:
     def __init__(self, number: int, limits: Limits, launcher: Launcher, tree: Tree):
         self.number, self.limits, self.launcher, self.tree = number, limits, launcher, tree
         self.outputs = [Output(descriptor, limits.output_bytes) for descriptor in (tree.stdout, tree.stderr)]
-        self.usage = Usage(launcher.proc, tree.first)
+        self.usage = Usage(launcher.proc, tree.first, launcher.socket_bytes)
         self.next_look = time.monotonic() + SETUP_SECONDS
         self.begin: float | None = None  # of its clock
         self.verdict: Status | None = None  # ours, where we ended it
@@ -208,7 +208,8 @@ class Running:
         self.spent = 0.0  # of its seconds
         self.exit_code: int | None = None
         self._heard = b""
-        self._cost = 0.0  # seconds of the last look
+        self._cost = self._costs = 0.0  # seconds of the last look, and of all
+        self._idle_before = 0.0  # of the cores, when its clock began
         self._next_exact_look = 0.0
         self._gone = False
         self._killed_before = kills_for_memory(launcher.proc)
@@ -239,6 +240,7 @@ class Running:
         computing = time.thread_time()
         elapsed = self._look(now, now)
         self._cost = time.thread_time() - computing
+        self._costs += self._cost
         self.next_look = now + self._pause()
         seconds, most = self.limits.seconds, self.limits.memory_mb * 2**20
         if self.spent >= seconds:
@@ -248,7 +250,7 @@ class Running:
         elif self.usage.tasks > self.limits.processes:  # where the kernel does not count them for us
             self.end("finished")
             self.exit_code = -signal.SIGKILL
-        elif elapsed >= seconds * (PATIENCE + 2 * crowd / CORES) + SETUP_SECONDS:
+        elif elapsed >= seconds * (PATIENCE + 2 * crowd / self.launcher.cores.count) + SETUP_SECONDS:
             given = f"{elapsed:.0f} s gave it {self.usage.computed:.1f} s of a core"
             self.end("failed", f"the machine is too busy: {given}. Run fewer programs at a time")
 
@@ -313,6 +315,7 @@ class Running:
             else:
                 self.begin = facts["started"]
                 self.usage.look(time.monotonic())
+                self._idle_before = self.launcher.cores.idle(self.begin)
                 self.next_look = time.monotonic() + self._pause()
 
     def _forget(self, watched: int | socket.socket) -> None:
@@ -328,8 +331,10 @@ class Running:
         """What it has used of its seconds `until` then. The seconds since it began."""
         assert self.begin is not None
         self.usage.look(now)
-        elapsed = until - self.begin
-        self.spent = max(elapsed - self.usage.waited, self.usage.computed)
+        cores, elapsed = self.launcher.cores, until - self.begin
+        own = self.usage.computed + self.usage.computed_by_first + self._costs
+        outside = cores.count * (now - self.begin) - (cores.idle(now) - self._idle_before) - own
+        self.spent = max(elapsed - min(self.usage.waited, max(outside, 0.0) / cores.count), self.usage.computed)
         return elapsed
 
     def _exact_memory(self, now: float) -> int:
@@ -344,7 +349,7 @@ class Running:
     def _pause(self) -> float:
         """Until something could be used up. Where a look takes us long we wait longer for memory, but not for seconds,
         which run out at a moment that is known."""
-        cores = min(max(self.usage.tasks, 1), CORES)
+        cores = min(max(self.usage.tasks, 1), self.launcher.cores.count)
         memory = (self.limits.memory_mb * 2**20 - self.usage.memory) / (FILL_RATE * cores)
         computing = (self.limits.seconds - self.usage.computed) / cores
         soonest = max(min(memory, LONGEST_PAUSE), min(10 * self._cost, COSTLY_PAUSE))

@@ -1,11 +1,12 @@
 """What a program's whole tree uses, read from /proc outside of it: processor seconds, waiting, memory, processes.
 
-A look at a tree costs three small reads for each process. What has ended since the last look counts with what was last
+A look at a tree costs four small reads for each process. What has ended since the last look counts with what was last
 seen of it, or with what its parent got when it waited for it, whichever is more; and what was not seen is taken to
 have waited for its seconds as what was seen did.
 """
 
 import os
+import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from burnish.sandbox.jail.linux import same_memory
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+OUTSIDE_PAGES = (b"VmPTE:", b"VmSwap:")  # what a process has besides its pages in memory: page tables, swapped pages
 
 
 class _Task(NamedTuple):
@@ -39,21 +41,27 @@ class Usage:
 
     proc: int
     first: int
+    socket_bytes: int = 0  # that one socket counts for; 0: the tree has no network of its own to count them in
     tasks: int = 0  # processes and threads alive
     memory: int = 0  # bytes; counts shared pages once for each process
     computed: float = 0.0  # seconds on a core
+    computed_by_first: float = 0.0  # of which it has reaped orphans
     waited: float = 0.0  # seconds of the clock in which the tree waited for a busy core
     _looked: float = 0.0
+    _discarding: bool = False  # it has ignored SIGCHLD: what its children compute counts nowhere, so no waiting does
     _alive: dict[int, _Task] = field(default_factory=dict)
     _seen: _Task = field(default_factory=_Task)  # of all tasks, also those that have ended
 
     def look(self, now: float) -> None:
         """`now`: by the clock."""
         alive: dict[int, _Task] = {}
-        self.memory, counted, passed = 0, 0.0, now - self._looked
+        self.memory, counted, passed = self._in_sockets(), 0.0, now - self._looked
         for process in self._walk():
+            self._discarding |= process.discards
             counted += process.computed_by_ended_children
-            if process.pid != self.first:
+            if process.pid == self.first:
+                self.computed_by_first = process.computed
+            else:
                 counted += process.computed
                 self.memory += process.memory
                 alive.update((task, self._schedule(process, task, passed)) for task in process.tasks)
@@ -65,13 +73,15 @@ class Usage:
         if self._seen.computed:
             queued += unseen * max(self._seen.queued, 0.0) / self._seen.computed
         queued += passed * sum(self._alive[number].waiting for number in self._alive.keys() - alive.keys())
-        self.waited = max(self.waited + waited(passed, computed + unseen, queued), 0.0)
+        if not self._discarding:
+            self.waited = max(self.waited + waited(passed, computed + unseen, queued), 0.0)
         self._alive, self.tasks, self._looked = alive, len(alive), now
 
     def exact_memory(self) -> int:
         """With shared pages shared out among the processes; slow."""
         processes = [process for process in self._walk() if process.pid != self.first]
-        return sum(self._proportional(one.pid) for one in processes if not same_memory(one.pid, one.parent))
+        alone = [one.pid for one in processes if not same_memory(one.pid, one.parent)]
+        return self._in_sockets() + sum(map(self._proportional, alone))
 
     def processes(self) -> list[int]:
         """The ids of the tree, parents before their children, `first` included."""
@@ -110,8 +120,13 @@ class Usage:
                     tasks = [int(name) for name in os.listdir(folder)]
                 finally:
                     os.close(folder)
-        memory = int(words[21]) * PAGE
-        return _ProcessUsage(pid, int(words[1]), words, tasks, computed / TICKS, by_children / TICKS, memory)
+        status = read(self.proc, f"{pid}/status")
+        ignored = next((line for line in status.splitlines() if line.startswith(b"SigIgn:")), b": 0")
+        return _ProcessUsage(
+            pid, int(words[1]), words, tasks, computed / TICKS, by_children / TICKS,
+            memory=int(words[21]) * PAGE + _kilobytes(status, *OUTSIDE_PAGES),
+            discards=bool(int(ignored.split()[1], 16) >> (signal.SIGCHLD - 1) & 1),
+        )  # fmt: skip
 
     def _schedule(self, process: "_ProcessUsage", task: int, passed: float) -> _Task:
         """The kernel adds waiting up only when it is over. So a task that is ready now counts as waiting for as long
@@ -131,11 +146,16 @@ class Usage:
         return _Task(found.computed, found.queued + waits, ready=True)
 
     def _proportional(self, pid: int) -> int:
-        for line in read(self.proc, f"{pid}/smaps_rollup").splitlines():
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1]) * 1024
+        if pages := _kilobytes(read(self.proc, f"{pid}/smaps_rollup"), b"Pss:"):
+            return pages + _kilobytes(read(self.proc, f"{pid}/status"), *OUTSIDE_PAGES)
         process = self._process(pid)  # it has just ended, or we may not know more
         return process.memory if process else 0
+
+    def _in_sockets(self) -> int:
+        """The most that can be in them. Also those without a descriptor count: closed ones with unread data, and
+        connections that nobody has accepted."""
+        words = read(self.proc, f"{self.first}/net/sockstat").split(maxsplit=3) if self.socket_bytes else []
+        return int(words[2]) * self.socket_bytes if len(words) > 2 else 0
 
 
 @dataclass(frozen=True)
@@ -147,6 +167,7 @@ class _ProcessUsage:
     computed: float
     computed_by_ended_children: float
     memory: int
+    discards: bool = False  # the seconds of its children: it ignores SIGCHLD
 
 
 def waited(passed: float, computed: float, queued: float) -> float:
@@ -164,6 +185,11 @@ def check_readable(proc: int) -> None:
         os.stat(f"{own}/children", dir_fd=proc)
     except FileNotFoundError:
         raise OSError(0, "read /proc/PID/task/PID/children: it is missing (CONFIG_PROC_CHILDREN)") from None
+
+
+def socket_bytes(proc: int) -> int:
+    """The most that one socket can hold. A message is sent while there is less than a full buffer, and can be one."""
+    return 2 * int(read(proc, "sys/net/core/wmem_default") or 2**18)
 
 
 def kills_for_memory(proc: int) -> int:
@@ -184,6 +210,11 @@ def read(proc: int, path: str) -> bytes:
         return b""
     finally:
         os.close(descriptor)
+
+
+def _kilobytes(text: bytes, *names: bytes) -> int:
+    """Of the lines that begin so, in bytes."""
+    return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(names))
 
 
 def _stat(text: bytes) -> list[bytes]:

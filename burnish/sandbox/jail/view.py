@@ -1,7 +1,7 @@
 """What of the file system a program sees: a new root, built once and shared by all programs of a supervisor.
 
 It holds the system's programs and libraries and the folders of the Python that runs here, read-only and at their own
-paths, five harmless devices, and an empty /sandbox, over which each program gets its own file system; /tmp leads
+paths, four harmless devices, and an empty /sandbox, over which each program gets its own file system; /tmp leads
 there too. Nothing else is there: no home folder, no project, no /proc, no /sys.
 """
 
@@ -15,7 +15,8 @@ from burnish.sandbox.jail import linux
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 #: Where the loader finds libraries; which of several libraries is meant (Debian); the clock's zone.
 SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+#: Not /dev/zero: a shared mapping of it is memory without limit (seccomp.py, on mmap).
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 #: Of a Python installation. Not the whole folder: it can be someone's home.
 OF_PYTHON = ("bin", "lib", "lib64", "pyvenv.cfg", "share/zoneinfo")
 PRIVATE = "/sandbox"
