@@ -12,6 +12,7 @@ from burnish.entry.arguments import FlagParser
 from burnish.entry.guard import DEBUG, guard
 from burnish.entry.keys import HELP
 from burnish.errors import ConfigError, DataError
+from burnish.literal import print_text
 
 TRAIN_SIZE, TEST_SIZE = 10_000, 500
 WIDTH = 100
@@ -20,7 +21,7 @@ WIDTH = 100
 def main(argv: list[str]) -> int:
     words = [word for word in argv if word != DEBUG]
     if not words or words[0] in (*HELP, "help"):
-        print(overview())
+        print_text(overview())
         return 0
     if words[0].startswith("-"):
         raise ConfigError(f"burnish data make: name a task before {words[0]}; `burnish data make --help` lists them")
@@ -43,8 +44,9 @@ def make(name: str, typed: argparse.Namespace) -> None:
         splits = generated(task, typed.sizes, typed.seed, options)
     for split, made in splits.items():
         write_parquet(made.rows, targets[split])
-        print(f"{targets[split]}: {len(made.rows)} rows" + (f"; skipped: {made.reasons()}" if made.left_out else ""))
-    print(f"next: burnish data check {shlex.join(map(str, targets.values()))}")
+        skipped = f"; skipped: {made.reasons()}" if made.left_out else ""
+        print_text(f"{targets[split]}: {len(made.rows)} rows{skipped}")
+    print_text(f"next: burnish data check {shlex.join(map(str, targets.values()))}")
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:

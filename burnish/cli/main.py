@@ -12,6 +12,7 @@ from burnish.config.nearest import nearest
 from burnish.entry.guard import DEBUG, guard
 from burnish.entry.keys import HELP, KEY_COMMANDS
 from burnish.errors import ConfigError, NotAvailable
+from burnish.literal import print_text
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,13 @@ def dispatch(argv: list[str]) -> int | None:
     if argv[:1] == [DEBUG]:  # `burnish --debug ppo …` is `burnish ppo … --debug`
         argv = [*argv[1:], DEBUG] if argv[1:] else []
     if argv == ["--version"]:
-        print(f"burnish {__version__}")
+        print_text(f"burnish {__version__}")
         return 0
     typed, commands, chosen = ["burnish"], COMMANDS, None
     while commands:
         name, argv = (argv[0], argv[1:]) if argv else (HELP[0], [])
         if name in (*HELP, "help"):
-            print(overview() if chosen is None else overview_of(" ".join(typed), chosen))
+            print_text(overview() if chosen is None else overview_of(" ".join(typed), chosen))
             return 0
         typed.append(name)
         if name not in commands:

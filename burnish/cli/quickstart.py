@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from burnish.entry.arguments import FlagParser
+from burnish.literal import print_text
 
 NANO = Path(__file__).parents[1] / "models" / "nano"
 HELD_OUT = 256
@@ -70,18 +71,19 @@ class Result:
 def main(argv: list[str]) -> None:
     options = parser().parse_args(argv)
     lesson = find_lesson(options.task)
-    print(lesson.introduction)
+    print_text(lesson.introduction)
     folder = Path(options.output or (OUTPUT if options.task == "arithmetic" else f"{OUTPUT}-{options.task}"))
     several = len(options.seeds) > 1
     results = [learn(seed, folder / f"seed-{seed}" if several else folder, lesson, options) for seed in options.seeds]
     if several:
-        print("\nseed   before   after   seconds")
+        print_text("\nseed   before   after   seconds")
         for r in results:
-            print(f"{r.seed:>4}   {r.before:6.3f}  {r.after:6.3f}   {r.seconds:7.1f}")
+            print_text(f"{r.seed:>4}   {r.before:6.3f}  {r.after:6.3f}   {r.seconds:7.1f}")
     low, high = min(r.before for r in results), min(r.after for r in results)
     seconds = sum(r.seconds for r in results)
-    print(f"\nExact-match accuracy on {HELD_OUT} held-out questions: {low:.2f} before, {high:.2f} after", end="")
-    print(f" ({options.steps} steps of GRPO, {seconds:.0f} s)" + (", the lowest of all seeds" if several else ""))
+    shares = f"{low:.2f} before, {high:.2f} after ({options.steps} steps of GRPO, {seconds:.0f} s)"
+    lowest = ", the lowest of all seeds" if several else ""
+    print_text(f"\nExact-match accuracy on {HELD_OUT} held-out questions: {shares}{lowest}")
 
 
 def learn(seed: int, folder: Path, lesson: Lesson, options: argparse.Namespace) -> Result:
@@ -93,7 +95,7 @@ def learn(seed: int, folder: Path, lesson: Lesson, options: argparse.Namespace) 
     lesson.write_data(seed, folder, HELD_OUT)
     with lesson.service(folder) as further:
         overrides = [*lesson.job(seed, folder, options.steps), *further]
-        print(f"{as_typed(overrides)}\n", flush=True)
+        print_text(f"{as_typed(overrides)}\n")
         train(overrides)
 
     lines = read_metrics(folder)
@@ -102,10 +104,10 @@ def learn(seed: int, folder: Path, lesson: Lesson, options: argparse.Namespace) 
     show_samples(first, last, options.steps)
     for share in lesson.shares:
         before_after = [sum(share.holds(row["response"]) for row in rows) / len(rows) for rows in (first, last)]
-        print(f"{share.name}: {before_after[0]:.2f} before, {before_after[1]:.2f} after")
+        print_text(f"{share.name}: {before_after[0]:.2f} before, {before_after[1]:.2f} after")
     picture = plot_curve(folder, folder / "reward.png", title=lesson.title, before=before, after=after)
-    print(f"reward plot: {picture}")
-    print(f"trained model: {folder / f'global_step_{options.steps}'} (a Hugging Face folder)")
+    print_text(f"reward plot: {picture}")
+    print_text(f"trained model: {folder / f'global_step_{options.steps}'} (a Hugging Face folder)")
     return Result(seed, before, after, perf_counter() - start)
 
 

@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 from burnish.cli.quickstart import Lesson, Share, common_keys, write_rows
 from burnish.errors import BurnishError
+from burnish.literal import print_text
 
 NANO_AGENT = Path(__file__).parents[1] / "models" / "nano_agent"
 LR = "1e-4"
@@ -98,7 +99,7 @@ def serving(folder: Path) -> Iterator[list[str]]:
             url = wait_for(server, log)
             port = str(urlsplit(url).port)
             command = shlex.join(["burnish", "retriever", *(port if word == "0" else word for word in serve)])
-            print(f"retrieval server: process {server.pid} at {url}, the same as `{command}`\n")
+            print_text(f"retrieval server: process {server.pid} at {url}, the same as `{command}`\n")
             yield [f"retriever.url={url}"]
         finally:
             end(server)

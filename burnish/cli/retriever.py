@@ -1,13 +1,12 @@
 """`burnish retriever index`, which builds a folder (`search/index.py`), and `query`, which prints the passages found in
 it."""
 
-import json
 import time
 from pathlib import Path
 
 from burnish.entry.arguments import FlagParser, positive
 from burnish.errors import ConfigError
-from burnish.literal import literal
+from burnish.literal import json_text, print_text
 from burnish.tracking.progress import Progress
 
 KINDS = ("bm25", "dense", "both")
@@ -33,8 +32,8 @@ def index(argv: list[str]) -> int:
     finally:
         shown.close()
     size = sum(each.bytes for each in manifest.files.values()) / 1e6
-    print(f"{output}: {manifest.passages} passages, {kind}, {size:.0f} MB, {time.monotonic() - began:.0f} s")
-    print(f'next: burnish retriever query --index {output} "…"')
+    print_text(f"{output}: {manifest.passages} passages, {kind}, {size:.0f} MB, {time.monotonic() - began:.0f} s")
+    print_text(f'next: burnish retriever query --index {output} "…"')
     return 0
 
 
@@ -99,16 +98,16 @@ def query(argv: list[str]) -> int:
         if flags.json:
             documents = [{"id": hit.document.id, "contents": hit.document.contents} for hit in hits]
             shown = [{"document": one, "score": hit.score} for one, hit in zip(documents, hits, strict=True)]
-            print(json.dumps({"query": query, "hits": shown}, ensure_ascii=False))
+            print_text(json_text({"query": query, "hits": shown}))
             continue
-        print(literal(f"{query} ({retriever.name}, {len(retriever)} passages)"))
+        print_text(f"{query} ({retriever.name}, {len(retriever)} passages)")
         for rank, hit in enumerate(hits, 1):
             text = " ".join(hit.document.text.split())
             text = text[: SHOWN - 1] + "…" if len(text) > SHOWN else text
-            print(literal(f"{rank:>3}. {hit.score:.4f}  [{hit.document.id}] {hit.document.title}"))
-            print(literal(f"     {text}"))
+            print_text(f"{rank:>3}. {hit.score:.4f}  [{hit.document.id}] {hit.document.title}")
+            print_text(f"     {text}")
         if not hits:
-            print("     nothing found")
+            print_text("     nothing found")
     return 0
 
 

@@ -1,6 +1,7 @@
 """`burnish status RUN` and `burnish replay DUMP`: the flags of `tracking/run_status.py` and `trainer/replay.py`."""
 
 from burnish.entry.arguments import FlagParser
+from burnish.literal import print_text
 
 STATUS = """\
 What a run is doing: whether it is alive, its step, what each of its processes is waiting for (longest first, with owner
@@ -20,7 +21,7 @@ def status(argv: list[str]) -> int:
     from burnish.tracking.run_status import as_text, read_status
 
     status = read_status(options.run)
-    print(status.as_json() if options.json else as_text(status))
+    print_text(status.as_json() if options.json else as_text(status))
     return 0
 
 
@@ -43,5 +44,5 @@ def replay(argv: list[str]) -> int:
     from burnish.trainer.replay import replay, report
 
     outcome = replay(options.dump, options.keys)
-    print(report(outcome))
+    print_text(report(outcome))
     return 0 if outcome.is_finite else 1

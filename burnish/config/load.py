@@ -18,6 +18,7 @@ from burnish.config.ppo import PPOConfig
 from burnish.config.supervised import RMConfig, SFTConfig
 from burnish.config.values import is_text, show
 from burnish.errors import ConfigError
+from burnish.literal import print_text
 
 PLACE = ("trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name")  # where a run is
 LABEL = 100  # characters of a run's name that a sweep adds at most
@@ -51,7 +52,7 @@ def run(
     `finish(config, explicit)` fills in derived values, refuses what cannot work, and returns notices. Returns the
     highest of the exit codes that `task` returned (None is 0)."""
     if "--help" in argv or "-h" in argv:
-        print(f"usage: section.key=value … [flags]; `burnish {schema.name} --help` lists every key and flag")
+        print_text(f"usage: section.key=value … [flags]; `burnish {schema.name} --help` lists every key and flag")
         return 0
     jobs = load(argv, schema)
     for loaded in jobs:
@@ -68,7 +69,7 @@ def run(
     for loaded in jobs:
         if loaded.flags.print_config:
             loaded.log_notices()
-            print(to_yaml(loaded.config), end="")
+            print_text(to_yaml(loaded.config).rstrip("\n"))
         else:
             code = max(code, task(loaded) or 0)
     return code

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from burnish.child.process import log_tail
+from burnish.literal import print_text
 from burnish.tracking.stacks import lines_of, places_of
 
 STACK_FRAMES = 12
@@ -117,7 +118,7 @@ def gpu_among(given: Sequence[str], seen: str) -> int | None:
 
 def stacks(thread: threading.Thread | None) -> str:
     """Where a thread of this process is (None: all that work for burnish); the stacks of all go to its log."""
-    print("stacks of all threads, asked for by the controller:", file=sys.stderr, flush=True)
+    print_text("stacks of all threads, asked for by the controller:", sys.stderr)
     faulthandler.dump_traceback(2)
     frames = sys._current_frames()
     if thread is not None:

@@ -8,13 +8,14 @@
 | Ctrl-C | a short line | 130 |
 """
 
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable
 
 from burnish.errors import BurnishError, UserError
-from burnish.literal import literal
+from burnish.literal import print_text
 from burnish.tracking.logs import configure_logging
 
 DEBUG = "--debug"
@@ -24,6 +25,8 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
     """Run `command(argv)` and return the exit code; `sys.exit(guard(main, sys.argv[1:]))` is a whole entry point."""
     if os.getcwd() not in sys.path:  # unlike `python -m`, the `burnish` script does not look in the working directory
         sys.path.append(os.getcwd())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what the terminal cannot encode is no error
     try:
         configure_logging()
         return command(argv) or 0
@@ -47,8 +50,8 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
 
 def say(text: str) -> None:
     """Plain text on stderr: a message may quote brackets that a markup would swallow, or escapes of a terminal."""
-    print(f"burnish: {literal(text)}", file=sys.stderr, flush=True)
+    print_text(f"burnish: {text}", sys.stderr)
 
 
 def print_traceback(error: Exception) -> None:
-    print(literal("".join(traceback.format_exception(error))), end="", file=sys.stderr, flush=True)
+    print_text("".join(traceback.format_exception(error)).rstrip("\n"), sys.stderr)

@@ -17,6 +17,7 @@ from burnish.config.key import KnownKey, keys_of
 from burnish.config.values import allowed, show
 from burnish.entry.guard import guard
 from burnish.errors import ConfigError
+from burnish.literal import print_text
 
 HELP = ("-h", "--help")
 PLAN = "--plan              print the derived batch sizes and the memory they take, and stop"
@@ -43,7 +44,7 @@ class KeyCommand:
         """Print the help if the command line asks for it: `--help [words] [all]`."""
         if not any(word in HELP for word in argv):
             return False
-        print(explain(self, [word for word in argv if not word.startswith("-")]))
+        print_text(explain(self, [word for word in argv if not word.startswith("-")]))
         return True
 
 

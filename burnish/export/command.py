@@ -9,6 +9,7 @@ from typing import Any
 from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 from burnish.entry.arguments import FlagParser
 from burnish.entry.guard import say
+from burnish.literal import print_text
 
 SUMMARY = """\
 Write a clean Hugging Face folder from a checkpoint, a LoRA adapter or any model folder: configuration, safetensors,
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
     if options.adapter_only and "max_shard_bytes" in options:
         command.error("--max-shard-size is for whole models; an adapter is one file, so leave it out")
     asked = {field.name: getattr(options, field.name) for field in fields(ExportRequest) if field.name in options}
-    print(export(ExportRequest(**asked), say))
+    print_text(export(ExportRequest(**asked), say))
     return 0
 
 

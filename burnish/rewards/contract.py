@@ -9,6 +9,7 @@ import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Self
 
 #: The parameters a scoring function may name, filled from the row and the response.
@@ -21,8 +22,14 @@ NEW_PROMPTS = "new_prompts"
 #: The column of a batch with what the turns of a response earn besides its score.
 TURN_REWARDS = "added_turn_rewards"
 
-#: Levels of lists and objects that a value may have, and bits of a whole number in it.
-DEEPEST, MOST_BITS = 100, 10_000
+#: The largest score, of either sign: sums and squares of such scores stay far below what float32 holds.
+LARGEST_SCORE = 1e15
+#: Keys of a returned dict, and characters of a key.
+MOST_KEYS, LONGEST_KEY = 1000, 200
+#: Characters and items of a value in such a dict; of its `new_prompts`.
+MOST_CONTENT, MOST_PROPOSED = 2**20, 2**26
+#: Levels of lists and objects that a value may have, bits of a whole number in it, and of one that becomes a metric.
+DEEPEST, MOST_BITS, FLOAT_BITS = 100, 10_000, 1023
 #: Characters of a response that a report of its failure shows.
 SHOWN_RESPONSE = 200
 
@@ -87,21 +94,58 @@ class BadResult(ValueError):
 
 
 def checked_result(value: Any, label: str = "the reward function") -> dict[str, Any]:
-    """{"score", "info"} of what a scoring function returned; `info` holds the other keys of a dict, JSON-able."""
-    if not isinstance(value, Mapping):
-        return {"score": _number(value, f"{label} returned"), "info": {}}
-    if "score" not in value:
-        raise BadResult(f'{label} returned a dict without "score" (keys: {sorted(map(str, value))}); {_NEEDED}')
-    score = _number(value["score"], f'{label} returned "score":')
-    return {"score": score, "info": {str(key): plain(item) for key, item in value.items() if key != "score"}}
+    """{"score", "info"} of what a scoring function returned, in JSON's types: `score` is a float that `score_problem`
+    accepts, and `info` holds the other keys of a dict. Whatever the value does when it is read, the only error is
+    BadResult."""
+    try:
+        if not isinstance(value, Mapping):
+            return {"score": _number(value, f"{label} returned"), "info": {}}
+        if "score" not in value:
+            keys = shortened(str(sorted(str(key) for key in islice(value, MOST_KEYS))))
+            raise BadResult(f'{label} returned a dict without "score" (keys: {keys}); {_NEEDED}')
+        score = _number(value["score"], f'{label} returned "score":')
+        info: dict[str, Any] = {}
+        for count, (key, item) in enumerate(value.items()):
+            name = str.__str__(str(key))
+            if count > MOST_KEYS:
+                raise BadResult(
+                    f"{label} returned a dict with more than {MOST_KEYS} keys next to the score; return fewer"
+                )
+            if len(name) > LONGEST_KEY:
+                raise BadResult(f"{label} returned a key of {len(name)} characters; {LONGEST_KEY} are allowed")
+            if name in info:
+                raise BadResult(f"{label} returned two keys that are both written {shortened(name)}; rename one")
+            info[name] = None if name == "score" else info_value(item, name)
+        del info["score"]
+    except BadResult:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001  any method of a user's object may raise anything
+        raise BadResult(f"{label} returned {_kind(value)}, which cannot be read: {_kind(error)}; {_NEEDED}") from None
+    return {"score": score, "info": info}
+
+
+def info_value(value: Any, name: str = "") -> Any:
+    """What is kept of a value next to the score: `plain`, and a number only if a float holds it, for metrics."""
+    kept = plain(value, MOST_PROPOSED if name == NEW_PROMPTS else MOST_CONTENT)
+    return _long_int(kept) if isinstance(kept, int) and kept.bit_length() > FLOAT_BITS else kept
+
+
+def score_problem(number: float) -> str | None:
+    """Why this number is no score, and what to return instead; None: it is one."""
+    if not math.isfinite(number):
+        return _NEEDED
+    if abs(number) > LARGEST_SCORE:
+        return f"scores are at most {LARGEST_SCORE:g} in size, so that their statistics fit in float32; scale them"
+    return None
 
 
 def checked_results(value: Any, count: int, label: str) -> list[dict[str, Any]]:
     """Per sample {"score", "info"}, or {"error"}: what is wrong with its result; BadResult if any sample lacks one."""
     is_one = isinstance(value, Mapping | str | bytes) or getattr(value, "shape", None) == ()
-    items = None if is_one or not (hasattr(value, "__len__") and hasattr(value, "__iter__")) else list(value)
+    is_list = not is_one and hasattr(value, "__len__") and hasattr(value, "__iter__")
+    items = list(islice(value, count + 1)) if is_list else None
     if items is None or len(items) != count:
-        found = _kind(value) if items is None else f"{len(items)} results"
+        found = _kind(value) if items is None else f"{len(value)} results"
         samples = "sample" if count == 1 else "samples"
         raise BadResult(f"{label} returned {found} for {count} {samples}; return a list with a result for each")
     results: list[dict[str, Any]] = []
@@ -125,33 +169,56 @@ def proposed_by(who: str, rows: Any) -> dict[str, Any]:
     return {} if nothing else {who: rows}
 
 
-def plain(value: Any) -> Any:
-    """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text. What is
-    nested too deeply, or holds itself, is replaced by a note, and so is a whole number too long for Python to write."""
+def plain(value: Any, most: float = math.inf) -> Any:
+    """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text. A note
+    replaces what is nested too deeply, holds itself, has more than `most` characters and items or cannot be read, and
+    a whole number too long for Python to write."""
     try:
-        return _plain(value, DEEPEST)
+        return _plain(value, DEEPEST, [most])
     except RecursionError:
         return f"nested more than {DEEPEST} levels deep"
+    except _TooLarge:
+        return f"more than {most} characters and items"
+    except (Exception, SystemExit) as error:  # noqa: BLE001  any method of a user's object may raise anything
+        return f"cannot be read: {_kind(error)}"
 
 
-def _plain(value: Any, levels: int) -> Any:
+class _TooLarge(Exception):
+    """A value has more content than is kept."""
+
+
+def _plain(value: Any, levels: int, left: list[float]) -> Any:
+    """`left`: how much more content is kept. Of a subclass of a number or text the value, without its methods."""
     value = unboxed(value)
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
-        return f"a whole number of {value.bit_length()} bits"
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if not levels:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = int.__int__(value)
+        value = _long_int(value) if value.bit_length() > MOST_BITS else value
+    elif isinstance(value, float):
+        value = float.__float__(value)
+    elif not (value is None or isinstance(value, bool | Mapping | list | tuple | set | frozenset)):
+        value = str.__str__(value if isinstance(value, str) else str(value))
+    left[0] -= len(value) if isinstance(value, str) else 1
+    if left[0] < 0:
+        raise _TooLarge
+    is_object, is_list = isinstance(value, Mapping), isinstance(value, list | tuple | set | frozenset)
+    if not levels and (is_object or is_list):
         raise RecursionError
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, levels - 1) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item, levels - 1) for item in value]
-    return str(value)
+    if is_object:
+        pairs = ((_plain(str(key), levels, left), item) for key, item in value.items())
+        return {name: _plain(item, levels - 1, left) for name, item in pairs}
+    return [_plain(item, levels - 1, left) for item in value] if is_list else value
+
+
+def _long_int(value: int) -> str:
+    return f"a whole number of {value.bit_length()} bits"
 
 
 def unboxed(value: Any) -> Any:
     """Arrays and scalars of numpy and torch as Python lists and numbers (neither need be imported); others as is."""
-    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "shape") else value
+    if not (hasattr(value, "tolist") and hasattr(value, "shape")):
+        return value
+    found = value.tolist()
+    return float(found) if type(found) is type(value) else found  # numpy's long double has no number of Python's
 
 
 def is_empty(value: Any) -> bool:
@@ -166,12 +233,14 @@ def _number(value: Any, what: str) -> float:
         number = float(given)
     except OverflowError:
         number = math.inf
-    if not math.isfinite(number):
-        raise BadResult(f"{what} {number}; {_NEEDED}")
+    if problem := score_problem(number):
+        raise BadResult(f"{what} {number}; {problem}")
     return number
 
 
 def _kind(value: Any) -> str:
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return shown if value is None else f"{shown} ({type(value).__name__})"
+    """The start of a value's text and its type, on one line."""
+    try:
+        return shortened(repr(value), 80) + ("" if value is None else f" ({type(value).__name__})")
+    except (Exception, SystemExit):  # noqa: BLE001  as above
+        return "an object that cannot be shown"

@@ -5,10 +5,11 @@ names and nothing else; a class is first constructed, once. What cannot be fille
 parameter, the known names and the fix. `score_here` calls one in this process. No torch.
 """
 
+import contextlib
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -159,6 +160,17 @@ def answers(function: ScoreFunction, value: Any, count: int, label: str) -> list
     return [contract.checked_result(value, label)]
 
 
+def is_answer(answer: Any) -> bool:
+    """Whether it is one of `answers`. What ran in a scoring process may have sent anything."""
+    match answer:
+        case {"error": str()}:
+            return True
+        case {"score": float(score), "info": dict(info)}:
+            with contextlib.suppress(BadResult):
+                return contract.checked_result({**info, "score": score}) == {"score": score, "info": info}
+    return False
+
+
 def result_of(request: ScoreRequest, answer: Mapping[str, Any], seconds: float) -> ScoreResult:
     if "error" in answer:
         return ScoreResult.failure(request, answer["error"], seconds)
@@ -175,21 +187,40 @@ def score_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label:
 
 
 def _call_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[ScoreResult]:
-    began = time.perf_counter()
+    count, began = len(requests), time.perf_counter()
+
+    async def read(value: Coroutine[Any, Any, Any]) -> list[dict[str, Any]]:
+        """In the task, for asyncio shows what a task returns or raises, and what cannot be shown would harm it."""
+        import asyncio  # a scoring process that needs none starts faster
+
+        try:
+            return answers(function, await value, count, label)
+        except BaseException:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # Ctrl-C
+                raise
+            return [{"error": failure_text()}] * count
+
     try:
         value = function(*requests)
-        if inspect.iscoroutine(value):
-            from burnish.loop_thread import run_to_end  # asyncio; a scoring process that needs none starts faster
+        if issubclass(type(value), Coroutine):  # unlike inspect, it asks nothing of the value itself
+            from burnish.loop_thread import run_to_end
 
-            value = run_to_end(value)
-        found = answers(function, value, len(requests), label)
-    except Exception:  # noqa: BLE001  the boundary of user code: a failing sample is data
-        found = [{"error": failure_text()}] * len(requests)
-    each = (time.perf_counter() - began) / len(requests)
+            found = run_to_end(read(value))
+        else:
+            found = answers(function, value, count, label)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  the boundary of user code: a failing sample is data
+        found = [{"error": failure_text()}] * count
+    each = (time.perf_counter() - began) / count
     return [result_of(request, answer, each) for request, answer in zip(requests, found, strict=True)]
 
 
 def failure_text() -> str:
     """The exception being handled, as the user should read it: what a bad result was, or the traceback."""
     error = sys.exception()
-    return str(error) if isinstance(error, BadResult) else user_traceback()
+    try:
+        return str(error) if isinstance(error, BadResult) else user_traceback()
+    except (Exception, SystemExit):  # noqa: BLE001  its class may raise when it is named
+        return "it raised an exception that cannot be shown"

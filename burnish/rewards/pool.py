@@ -3,9 +3,11 @@
 The pool's own thread and event loop (loop_thread.py) consumes calls, oldest first, while a slot is free; a call is one
 request, or all of a batch where the function takes lists, and keeps its slot for its retries. It waits for a slot, then
 for the answer, at most `timeout` seconds per request. A time-out kills the child with everything it started, a death is
-noticed, and the next call starts a fresh one. A caller that gives up ends its call: by a CANCEL where the function is
-async, else by killing the child. A slot is one call of one child (several where the function is async); there are a few
-more than started children: these are started while calls wait, a few at a time, at most `num_workers`.
+noticed, and the next call starts a fresh one. Where a child ended that several calls of an async function shared, each
+of them is asked again alone in another child, one after the other: only what ends that one too has failed. A caller
+that gives up ends its call: by a CANCEL where the function is async, else by killing the child. A slot is one call of
+one child (several where the function is async); there are a few more than started children: these are started while
+calls wait, a few at a time, at most `num_workers`.
 """
 
 import asyncio
@@ -16,14 +18,14 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from burnish.child.process import ChildDied, ChildKilled, ChildProcess
 from burnish.errors import ConfigError
 from burnish.loop_thread import LoopThread
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
-from burnish.rewards.function import result_of
+from burnish.rewards.function import is_answer, result_of
 from burnish.waits import waiting
 
 ASYNC_CALLS_PER_CHILD = 32
@@ -60,6 +62,8 @@ class ScorePool:
         self.spec, self.timeout, self.retries = spec, timeout, retries
         self.at_once, self._limit = at_once, limit.format(timeout)
         self.processes = [ScoringProcess(spec, self._grow) for _ in range(num_workers)]
+        self._suspects = ScoringProcess(spec, lambda _: None)  # for calls whose child ended, one at a time
+        self._asking_alone = asyncio.Lock()
         self._slots = asyncio.Semaphore(0)
         self._granted = self._started = 0  # slots that there are; children that were ever started
         self._broken: str | None = None
@@ -122,20 +126,35 @@ class ScorePool:
         each = (time.perf_counter() - began) / len(requests)
         return [result_of(request, answer, each) for request, answer in zip(requests, answers, strict=True)]
 
-    async def _ask(self, requests: Sequence[ScoreRequest], retries: int) -> list[dict[str, Any]]:
-        least = min(process.busy for process in self.processes)
-        free = [process for process in self.processes if process.busy == least]
-        process = next((one for one in free if one.alive), free[0])
+    async def _ask(
+        self, requests: Sequence[ScoreRequest], retries: int, is_suspect: bool = False
+    ) -> list[dict[str, Any]]:
         many = len(requests)
         wanted = "score within " if many == 1 else f"scores of {many} samples within {many} × "
         try:
-            return await process.ask(requests, self.timeout * many, wanted + self._limit)
+            async with self._alone() if is_suspect else contextlib.nullcontext(self._least_busy()) as process:
+                return await process.ask(requests, self.timeout * many, wanted + self._limit)
         except ChildKilled:
-            return await self._ask(requests, retries)  # finite: each kill is the end of another call's attempt
+            return await self._ask(requests, retries, is_suspect=True)
         except ScoringFailed:
             if not retries:
                 raise
-            return await self._ask(requests, retries - 1)
+            return await self._ask(requests, retries - 1, is_suspect)
+
+    def _least_busy(self) -> "ScoringProcess":
+        least = min(process.busy for process in self.processes)
+        free = [process for process in self.processes if process.busy == least]
+        return next((one for one in free if one.alive), free[0])
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator["ScoringProcess"]:
+        """The process for calls whose child has ended, for one of them."""
+        with waiting("reward", "", "to be scored alone", None):  # the calls before it have their limits
+            await self._asking_alone.acquire()
+        try:
+            yield self._suspects
+        finally:
+            self._asking_alone.release()
 
     async def _open(self) -> None:
         """Start the first child. How many slots there are is known once it says whether the function is async."""
@@ -163,7 +182,7 @@ class ScorePool:
         self._granted = max(self._granted, wanted)
 
     async def _end_children(self) -> None:
-        await asyncio.gather(*(process.kill() for process in self.processes))
+        await asyncio.gather(*(process.kill() for process in (*self.processes, self._suspects)))
 
 
 class ScoringProcess:
@@ -174,6 +193,7 @@ class ScoringProcess:
         self._child: ChildProcess | None = None
         self._starting = asyncio.Lock()
         self.busy = 0  # calls
+        self._shared = False  # whether there were several at a time since there was none
         self.concurrent = self.batch = False  # of the function, see `ScoreFunction`
         self.required: frozenset[str] = frozenset()
 
@@ -183,32 +203,36 @@ class ScoringProcess:
 
     async def ask(self, requests: Sequence[ScoreRequest], timeout: float, wanted: str) -> list[dict[str, Any]]:
         """An answer per request; `wanted` is what a time-out did not bring. ScoringFailed: the call raised, took too
-        long, returned nonsense or ended its process. ChildKilled: by another call's time-out, so ask again."""
+        long, returned nonsense or ended its process. ChildKilled: this call or one next to it ended or blocked it, so
+        ask again, alone."""
         try:
             payload = pickle.dumps((list(requests), timeout))
         except Exception as error:  # noqa: BLE001  a row may hold anything; what cannot travel is that sample's failure
             raise ScoringFailed(f"the row cannot be sent to the scoring process: {error}") from None
         self.busy += 1
+        self._shared |= self.busy > 1
         try:
             child = await self.started()
             subject = f"scoring process {child.pid}: a call"
             limit = timeout + GRACE_SECONDS if self.concurrent else timeout
             answer = await child.call(payload, limit, wait=("reward", subject), can_cancel=self.concurrent)
-        except TimeoutError:
+            match answer:
+                case {"timed_out": _} | {"error": str()}:
+                    pass
+                case {"answers": [*answers]} if len(answers) == len(requests) and all(map(is_answer, answers)):
+                    return answers
+                case _:
+                    raise ChildDied("the scoring process sent an unreadable answer")
+        except (TimeoutError, ChildDied) as end:
+            shared = self._shared
             await child.kill()
-            answer = {"timed_out": True}
-        except ChildDied as death:
-            raise ScoringFailed(str(death)) from None
+            if shared:
+                raise ChildKilled from None
+            answer = {"error": str(end)} if isinstance(end, ChildDied) else {"timed_out": True}
         finally:
             self.busy -= 1
-        match answer:
-            case {"timed_out": _}:
-                raise ScoringFailed(f"timed out: no {wanted}")
-            case {"error": str(problem)}:
-                raise ScoringFailed(problem)
-            case {"answers": [*answers]} if len(answers) == len(requests):
-                return answers
-        raise ScoringFailed("the scoring process sent an unreadable answer")
+            self._shared &= self.busy > 0
+        raise ScoringFailed(answer.get("error", f"timed out: no {wanted}"))
 
     async def started(self) -> ChildProcess:
         """A live process that has loaded the function. ScoringFailed: it could not."""

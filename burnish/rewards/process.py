@@ -6,22 +6,24 @@ once, each under its own time limit and ended by a CANCEL. No torch, no configur
 """
 
 import contextlib
-import inspect
 import os
 import pickle
 import sys
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from burnish.child.frames import CALL, Parent
 from burnish.errors import ConfigError
-from burnish.rewards.contract import FunctionSpec, ScoreRequest
+from burnish.rewards.contract import FunctionSpec
 from burnish.rewards.function import ScoreFunction, answers, bind, failure_text, load_function
 
 
 def main() -> None:
     parent = Parent()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    with contextlib.suppress(OSError):  # where the machine runs out of memory, this process goes before training does
+        Path("/proc/self/oom_score_adj").write_text("1000")
     number, _, payload = parent.receive()
     spec: FunctionSpec
     spec, python_path = unpack(payload)
@@ -51,20 +53,18 @@ def serve_one_by_one(function: ScoreFunction, label: str, parent: Parent) -> NoR
     """A plain function may still return an awaitable (functools.partial, a lambda)."""
     runner: Any = None  # one event loop for all calls: what the function keeps may belong to it
 
-    async def wait(value: Awaitable[Any]) -> Any:
-        return await value
-
     while True:
         number, _, payload = parent.receive()
         try:
             requests, _ = unpack(payload)
             value = function(*requests)
-            if inspect.isawaitable(value):
+            if issubclass(type(value), Awaitable):  # unlike inspect, it asks nothing of the value itself
                 import asyncio
 
                 runner = runner or asyncio.Runner()
-                value = runner.run(wait(value))
-            answer: dict[str, Any] = {"answers": answers(function, value, len(requests), label)}
+                answer = runner.run(answer_of(function, value, len(requests), label))
+            else:
+                answer = {"answers": answers(function, value, len(requests), label)}
         except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this call's failure
             answer = {"error": failure_text()}
         parent.send(number, answer)
@@ -99,23 +99,26 @@ async def score_async(function: ScoreFunction, label: str, payload: bytes) -> di
     """The answer to one call, within its time limit. Cancelled, it cancels the function."""
     import asyncio
 
-    async def call(requests: list[ScoreRequest]) -> dict[str, Any]:
-        """Raises nothing: an exception that is no Exception would end more than its own task."""
-        try:
-            return {"answers": answers(function, await function(*requests), len(requests), label)}
-        except BaseException:  # noqa: BLE001  as above
-            return {"error": failure_text()}
-
     try:
         requests, timeout = unpack(payload)
+        value = function(*requests)
     except Exception:  # noqa: BLE001  as above
         return {"error": failure_text()}
-    running = asyncio.ensure_future(call(requests))
+    running = asyncio.ensure_future(answer_of(function, value, len(requests), label))
     try:
         done, _ = await asyncio.wait([running], timeout=timeout)
     finally:
         running.cancel()
     return running.result() if done else {"timed_out": True}
+
+
+async def answer_of(function: ScoreFunction, value: Awaitable[Any], count: int, label: str) -> dict[str, Any]:
+    """Raises and returns nothing of the user's: an exception that is no Exception would end more than its own task, and
+    asyncio shows what a task returns or raises, which may fail."""
+    try:
+        return {"answers": answers(function, await value, count, label)}
+    except BaseException:  # noqa: BLE001  as above
+        return {"error": failure_text()}
 
 
 if __name__ == "__main__":

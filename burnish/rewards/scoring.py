@@ -19,7 +19,7 @@ from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, Rewa
 from burnish.errors import ConfigError, RewardError
 from burnish.loop_thread import run_to_end
 from burnish.rewards import routing
-from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult, score_problem
 from burnish.rewards.function import KWARGS, bind, score_here
 from burnish.rewards.pool import ScorePool
 from burnish.user_code import listed, nearest
@@ -55,10 +55,14 @@ def facts_of(output: LoopOutput) -> dict[str, Any]:
     }
 
 
-def loop_result(output: LoopOutput, data_source: str) -> ScoreResult | None:
+def loop_result(output: LoopOutput, data_source: str, index: Any = None) -> ScoreResult | None:
     """The reward that the agent loop itself gave its trajectory, or that it failed; None where it gave none."""
     if "failure" in output.extra_fields:
         return ScoreResult(None, error=output.extra_fields["failure"], data_source=data_source, of_tool=True)
+    for reward in (*(output.turn_rewards or ()), output.reward_score or 0.0):
+        if problem := score_problem(reward):
+            error = f"the agent loop gave a reward of {reward:g}; {problem}"
+            return ScoreResult(None, error=error, data_source=data_source, index=index)
     if output.add_score:
         return None
     if output.turn_rewards is not None:
@@ -186,7 +190,7 @@ class Scoring:
     async def score(self, row: Mapping[str, Any], output: LoopOutput, text: str) -> ScoreResult | None:
         """Score one finished trajectory: by the reward its agent loop gave, where it gave one, else by the function.
         None: it is left to the reward model."""
-        given = loop_result(output, routing.data_source_of(row, self.reward_fn_key))
+        given = loop_result(output, routing.data_source_of(row, self.reward_fn_key), row.get("index"))
         if given is not None or self.leaves_to_model(row):
             return given
         return await self.score_request(request_for(row, text, facts_of(output), self.reward_fn_key))

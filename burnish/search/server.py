@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 from pydantic_core import from_json
 
 from burnish import __version__
+from burnish.literal import print_text
 from burnish.search.documents import (
     MAX_BODY_BYTES,
     MAX_DOCUMENTS,
@@ -240,7 +241,7 @@ def serve(
 
 def run(app: FastAPI, listener: socket.socket, what: str) -> int:
     def ready() -> None:
-        print(f"serving {what}: {url(listener)}/retrieve", flush=True)
+        print_text(f"serving {what}: {url(listener)}/retrieve")
 
     server = HttpServer(app, ready, lifespan="on", timeout_graceful_shutdown=GRACE_S)
     server.run(sockets=[listener])

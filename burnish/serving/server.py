@@ -16,6 +16,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from burnish.literal import print_text
 from burnish.serving.app import ModelService, make_app
 from burnish.serving.engine_thread import EngineThread
 from burnish.serving.loading import ModelOptions, ServedModel, check, load
@@ -101,5 +102,5 @@ def print_address(model: ServedModel, options: ServeOptions, listener: socket.so
     key = ["-H 'Authorization: Bearer KEY'"] if options.api_key else []
     body = json.dumps({"model": model.name, "messages": [{"role": "user", "content": "Hello"}]})
     headers = " ".join([*key, "-H 'Content-Type: application/json'"])
-    print(f"serving {model.facts()}: {address}", flush=True)
-    print(f"try: curl {address}/chat/completions {headers} -d {shlex.quote(body)}", flush=True)
+    print_text(f"serving {model.facts()}: {address}")
+    print_text(f"try: curl {address}/chat/completions {headers} -d {shlex.quote(body)}")

@@ -6,7 +6,6 @@ The engine runs on the event loop of this thread, only while an answer is genera
 
 import asyncio
 import contextlib
-import io
 import json
 import re
 import secrets
@@ -19,7 +18,7 @@ from pathlib import Path
 from burnish.config.nearest import nearest
 from burnish.data.chat import Message
 from burnish.errors import BurnishError, ConfigError, DataError
-from burnish.literal import literal
+from burnish.literal import literal, print_text
 from burnish.openai_wire.text import TextStream
 from burnish.rollout.base import Completion, Request, Sampling, request_seed
 from burnish.serving.loading import ModelOptions, ServedModel, load, temperature_problem
@@ -40,8 +39,6 @@ def chat(options: ModelOptions, sampling: Sampling, seed: int | None, system: st
     if (problem := temperature_problem(options.engine, sampling.temperature)) is not None:
         raise ConfigError(f"--{problem}")
     model = load(options)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a model may write what the terminal's encoding cannot
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     session = ChatSession(model, ChatHistory(system), sampling, secrets.randbits(63) if seed is None else seed)
     with contextlib.closing(model.engine), asyncio.Runner() as runner:
@@ -177,7 +174,7 @@ class PrintedAnswer:
         self.add(text)
         if self._failure is not None:
             raise self._failure
-        print(flush=True)
+        print_text()
 
 
 def lines(interactive: bool) -> Iterator[str]:
@@ -217,4 +214,4 @@ def on_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
 
 def print_notice(text: str) -> None:
     """A message that is not part of the conversation."""
-    print(text, file=sys.stderr, flush=True)
+    print_text(text, sys.stderr)

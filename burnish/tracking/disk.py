@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import math
 import os
 from collections.abc import Collection, Iterable, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import CheckpointError
+from burnish.literal import json_text
 
 RUN_FOLDER = "trainer.default_local_dir"
 FIXES = {
@@ -50,7 +50,7 @@ def write_atomically(path: Path, chunks: Iterable[str], key: str = RUN_FOLDER) -
 
 def json_line(record: Mapping[str, Any]) -> str:
     """One line of a .jsonl file. NaN and infinities, which JSON lacks, become the strings 'nan', 'inf', '-inf'."""
-    return json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(plain(record), allow_nan=False) + "\n"
 
 
 def plain(value: Any) -> Any:
@@ -64,7 +64,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return list(value) if is_plain(value) else [plain(item) for item in value]
     if hasattr(value, "tolist"):  # numpy and torch, without importing either
-        return plain(value.tolist())
+        found = value.tolist()
+        return plain(found) if type(found) is not type(value) else str(value)  # a long double
     return str(value)
 
 

@@ -1,6 +1,7 @@
-"""The mlflow logger (the extra `mlflow`): project_name is the experiment, experiment_name the run. MLflow allows no `@`
-in a metric's name: `mean@4` is logged as `mean_at_4`."""
+"""The mlflow logger (the extra `mlflow`): project_name is the experiment, experiment_name the run. MLflow allows few
+characters in a metric's name: `mean@4` is logged as `mean_at_4`, and others, as a data source may have, as `_`."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ class MlflowBackend(RememberedBackend):
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         if self._run is None:
             self._run = self._start()
-        self._run.log_metrics({name.replace("@", "_at_"): value for name, value in metrics.items()}, step=step)
+        self._run.log_metrics({allowed(name): value for name, value in metrics.items()}, step=step)
 
     def _start(self) -> Any:
         import mlflow
@@ -31,3 +32,9 @@ class MlflowBackend(RememberedBackend):
         if self._run is not None:
             self._run.end_run(status="FAILED" if failed else "FINISHED")
             self._run = None
+
+
+def allowed(name: str) -> str:
+    """The name as MLflow takes it: no other characters, and no empty part or dots alone between slashes."""
+    parts = re.sub(r"[^\w.\- /]", "_", name.replace("@", "_at_")).split("/")
+    return "/".join(part if part.strip(".") else "_" for part in parts)

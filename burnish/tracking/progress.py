@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from burnish.literal import one_line
+
 LINE_EVERY_S = 15.0
 
 
@@ -14,7 +16,7 @@ class Progress:
     """`total` items of which `done` were done before; `advance` adds more."""
 
     def __init__(self, what: str, total: int, *, done: int = 0, unit: str = "rows", console: Console | None = None):
-        self.what, self.total, self.unit = what, total, unit
+        self.what, self.total, self.unit = one_line(what), total, unit
         self.done = self._before = done
         self.console = console or Console(stderr=True)
         self._began = self._said = time.monotonic()

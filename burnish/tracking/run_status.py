@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import ConfigError
-from burnish.literal import one_line
+from burnish.literal import json_text, one_line
 from burnish.tracking.jsonl import METRICS_FILE, last_lines
 from burnish.tracking.lock import LOCK_FILE, holder
 from burnish.tracking.watchdog import EARLY, STACKS, STATUS
@@ -62,7 +62,7 @@ class RunStatus:
     has_checkpoint: bool = False
 
     def as_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        return json_text(asdict(self), indent=2)
 
 
 def read_status(folder: str | Path) -> RunStatus:
@@ -167,7 +167,11 @@ def _process(one: dict[str, Any], now: float) -> RunProcess:
 
 def as_text(status: RunStatus) -> str:
     """What `burnish status` prints."""
-    lines = [f"{'run':<10}{status.folder}", f"{'state':<10}{_in_words(status)}", f"{'step':<10}{_step(status)}"]
+    lines = [
+        f"{'run':<10}{one_line(status.folder)}",
+        f"{'state':<10}{_in_words(status)}",
+        f"{'step':<10}{_step(status)}",
+    ]
     if status.stacks is not None:
         lines.append(f"{'stacks':<10}{one_line(status.stacks)}, {_ago(status.stacks_s or 0.0)}")
     is_over = status.state in ("done", "failed", "stopped", "dead")

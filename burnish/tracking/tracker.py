@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.config.nearest import nearest
 from burnish.errors import CheckpointError, ConfigError, install_command
+from burnish.literal import one_line
 from burnish.tracking.base import Backend, RunFacts
 from burnish.tracking.jsonl import LineFile
 from burnish.tracking.run_folder import RunFolder
@@ -104,10 +105,11 @@ class Tracker:
                 backend.begin()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log the metrics of one step. Values are numbers; NaN and infinities are kept."""
+        """Log the metrics of one step. Values are numbers; NaN and infinities are kept. A name may have parts of a data
+        source or a reward function's keys, so its control characters become codes, for every logger."""
         self._logged = True
         self.start()
-        numbers = {name: as_number(name, value) for name, value in metrics.items()}
+        numbers = {one_line(name): as_number(name, value) for name, value in metrics.items()}
         before, self._late = self._late, self.watchdog.late
         if self._late > before:
             numbers["failures/late_waits"] = self._late - before

@@ -20,6 +20,7 @@ from burnish.algorithms.tally import merge
 from burnish.config.algorithm import AlgorithmConfig, RolloutCorrectionConfig
 from burnish.errors import BadStepError, ConfigError, RewardError, RolloutError
 from burnish.protocol import DataProto
+from burnish.rewards.contract import LARGEST_SCORE, score_problem
 
 GAP = "rollout_corr/k3_kl"  # mean over tokens of the k3 estimate of the KL
 SWITCH = "algorithm.rollout_correction.mode"
@@ -119,8 +120,9 @@ class Credit:
 def _component(batch: DataProto, row: int, name: str) -> float:
     info: Mapping[str, Any] = batch.non_tensor_batch["reward_info"][row]
     value = info.get(name)
-    if not isinstance(value, Real) or value != value or abs(value) == float("inf"):
-        found = f"{value!r}, not a finite number" if name in info else f"not there (it has {', '.join(info) or 'none'})"
+    if not isinstance(value, Real) or score_problem(float(value)):
+        most = f"a finite number of at most {LARGEST_SCORE:g}"
+        found = f"{value!r}, not {most}" if name in info else f"not there (it has {', '.join(info) or 'none'})"
         raise RewardError(
             f"algorithm.gdpo_reward_keys names {name!r}, which in what the reward function returned for uid "
             f"{batch.non_tensor_batch['uid'][row]} (data_source {batch.non_tensor_batch['data_source'][row]}) is "

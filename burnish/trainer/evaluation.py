@@ -21,6 +21,7 @@ from burnish.data.dataset import complete_row, find_prompt_key
 from burnish.data.files import Row, at, columns, lookup, no_column, read_rows, write_parquet
 from burnish.entry.guard import say
 from burnish.errors import ConfigError, DataError, UserError
+from burnish.literal import print_text
 from burnish.rewards.contract import ScoreRequest, ScoreResult
 from burnish.rewards.failures import FailureWatch, apply_policy
 from burnish.rewards.pool import ASYNC_CALLS_PER_CHILD
@@ -61,14 +62,14 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     evaluation = summarise(config.data.path, scoring.spec, samples, failures)
     print_tables(evaluation)
     write_json(evaluation, output)
-    print(f"all results are in {output}")
+    print_text(f"all results are in {output}")
     if config.data.scored_path:  # two more lists, an entry per response: its score (null: none), and what else was said
         scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
         for sample in samples:
             result = sample.result
             scored[sample.row][SCORES].append(None if result is None else result.score)
             scored[sample.row][REWARD_INFO].append(None if result is None else json.dumps(result.info))
-        print(f"the score of each response is in {write_parquet(scored, config.data.scored_path)}")
+        print_text(f"the score of each response is in {write_parquet(scored, config.data.scored_path)}")
     return judge(evaluation, fail_under)
 
 

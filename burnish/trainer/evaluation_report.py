@@ -4,7 +4,6 @@ Statistics are those of validation in training, by the same code (`algorithms/va
 its number is the question's id.
 """
 
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -21,7 +20,7 @@ from rich.text import Text
 
 from burnish.algorithms.validation import Statistics, process_validation_metrics, tracked_names
 from burnish.data.report import how_many
-from burnish.literal import one_line
+from burnish.literal import json_text, one_line
 from burnish.rewards.contract import FunctionSpec, ScoreResult
 from burnish.tracking.disk import write_atomically
 
@@ -174,7 +173,7 @@ def write_json(evaluation: Evaluation, path: Path) -> None:
         },
         "metrics": core,
     }
-    text = json.dumps(_finite(results), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json_text(_finite(results), indent=2, allow_nan=False)
     write_atomically(path, [text, "\n"], "data.output_path")
 
 

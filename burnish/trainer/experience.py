@@ -99,7 +99,9 @@ class Experience:
         else:
             begin_first = begin_passes if self.passes_first else None
             batch, passes = self._round(self.config.data.train_batch_size, step, metrics, begin_first)
-        metrics.update(score_metrics(batch) | self.augmentation.share(self.drawn - drawn, self.position - position))
+        penalised = self.config.algorithm.overlong_buffer.enable
+        metrics.update(score_metrics(batch, penalised))
+        metrics.update(self.augmentation.share(self.drawn - drawn, self.position - position))
         metrics.update(with_speed(metrics))
         if self.reward_model is not None:
             metrics.update(model_metrics(batch))

@@ -26,6 +26,7 @@ from burnish.config.data import DataConfig
 from burnish.data.chat import ChatRenderer, SpecialTexts
 from burnish.data.files import at
 from burnish.errors import BurnishError, ConfigError, DataError, ToolFailure
+from burnish.literal import print_text
 from burnish.models.device import pick_device
 from burnish.models.facts import read_model_facts
 from burnish.models.loading import load_tokenizer
@@ -110,7 +111,7 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
             if output.is_complete():
                 log.info("%s is complete: it has the responses of this command", output.path)
                 return
-            print(explain(config, loaded.explicit))
+            print_text(explain(config, loaded.explicit))
             job = GenerationJob(config)
             output.begin(job.schema, len(job.prompts))
             if output.saved:
@@ -126,7 +127,7 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
                 raise
             finally:
                 watchdog.stop()
-        print(summary(config, speed))
+        print_text(summary(config, speed))
 
 
 def answer_all(job: GenerationJob, output: GenerationOutput) -> float:

@@ -18,7 +18,7 @@ from burnish.config.reward import RewardModelConfig
 from burnish.data.dataset import CustomDataset, RLDataset
 from burnish.errors import ConfigError, DataError
 from burnish.protocol import DataProto, object_column
-from burnish.rewards.contract import ScoreResult
+from burnish.rewards.contract import ScoreResult, score_problem
 from burnish.rewards.routing import BOTH, MODEL, misspelt_style, style_of
 from burnish.tracking.timer import timed
 from burnish.workers.reward_model import COLUMNS, PROMPT, ConversationReader, on_last_token
@@ -104,7 +104,7 @@ class RewardModel:
         results = {}
         for row, score, problem in zip(asked, scores, answer.non_tensor_batch["rm_problem"], strict=True):
             source, index = str(columns["data_source"][row]), columns.get("index", nothing)[row]
-            if problem is None and not math.isfinite(score):
+            if problem is None and score_problem(score):
                 problem = f"the reward model {self.config.model.path} gave {score}: see its weights and dtype"
             if problem is None:
                 results[row] = ScoreResult(score, {RM_SCORE: score}, data_source=source)
@@ -124,7 +124,8 @@ def offered(batch: DataProto, judgement: Judgement, results: Sequence[ScoreResul
 
 
 def model_metrics(batch: DataProto) -> dict[str, float]:
-    found = [info[RM_SCORE] for info in batch.non_tensor_batch["reward_info"] if info.get(RM_SCORE) is not None]
+    given = [info.get(RM_SCORE) for info in batch.non_tensor_batch["reward_info"]]
+    found = [score for score in given if isinstance(score, float)]  # a function may return anything of this name
     return {f"reward_model/score/{how}": float(getattr(np, how)(found)) for how in ("mean", "max", "min") if found}
 
 

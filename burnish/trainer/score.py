@@ -22,7 +22,7 @@ from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
 from burnish.errors import RewardError, UserError
 from burnish.protocol import DataProto, object_column
-from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, ScoreResult, plain, proposed_by
+from burnish.rewards.contract import LARGEST_SCORE, NEW_PROMPTS, TURN_REWARDS, ScoreResult, info_value, proposed_by
 from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
 from burnish.rewards.managers import RewardManager
 from burnish.rewards.managers.naive import place
@@ -74,7 +74,7 @@ def score(
     batch.batch["token_level_scores"] = batch.batch["token_level_scores"] + more
     batch.non_tensor_batch[NEW_PROMPTS] = _new_prompts(batch, columns.pop(NEW_PROMPTS, [None] * len(batch)))
     batch.non_tensor_batch["reward_info"] = object_column(
-        [{name: plain(values[i]) for name, values in columns.items()} for i in range(len(batch))]
+        [{str(name): info_value(values[i]) for name, values in columns.items()} for i in range(len(batch))]
     )
     return batch
 
@@ -130,11 +130,12 @@ def fold_baselines(batch: DataProto) -> DataProto:
     return samples
 
 
-def score_metrics(batch: DataProto) -> dict[str, float]:
+def score_metrics(batch: DataProto, penalised: bool) -> dict[str, float]:
+    """Of greedy baselines, where there are any, and where overlong responses are `penalised`, of the penalties."""
     metrics, infos = {}, batch.non_tensor_batch["reward_info"]
     if "reward_baselines" in batch.batch:
         metrics["critic/greedy_baseline/mean"] = float(batch.batch["reward_baselines"].mean())
-    if all("overlong_reward" in info for info in infos):
+    if penalised:
         metrics["overlong/share"] = float(np.mean([info["overlong"] for info in infos]))
         metrics["overlong/penalty_mean"] = float(np.mean([info["overlong_reward"] for info in infos]))
     return metrics
@@ -214,11 +215,13 @@ def _checked(scores: Any, batch: DataProto, manager: str) -> torch.Tensor:
         found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
         raise RewardError(f"{manager} returned {found} as reward_tensor; a tensor of {tuple(mask.shape)} is needed")
     scores = scores.float()
-    if not bool(scores.isfinite().all()):
-        row = int((~scores.isfinite()).any(-1).nonzero()[0])
-        raise RewardError(
-            f"{manager} returned a reward that is NaN or infinite for {_name_of(batch, row)}; return a finite one"
-        )
+    for what, bad in (("NaN or infinite", ~scores.isfinite()), ("too large", scores.abs() > LARGEST_SCORE)):
+        if bool(bad.any()):
+            row = int(bad.any(-1).nonzero()[0])
+            raise RewardError(
+                f"{manager} returned a reward that is {what} for {_name_of(batch, row)}; return a finite one, of at "
+                f"most {LARGEST_SCORE:g}"
+            )
     if bool((scores[mask == 0] != 0).any()):
         row = int(((scores != 0) & (mask == 0)).any(-1).nonzero()[0])
         raise RewardError(

@@ -31,6 +31,7 @@ from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
 from burnish.errors import ModelError, WorkerDied, WorkersLate
+from burnish.literal import print_text
 from burnish.models.adapters import initial_adapter
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
@@ -53,9 +54,10 @@ def run(loaded: Loaded[PPOConfig]) -> None:
     rows, facts = check(loaded)
     loaded.log_notices()
     if loaded.flags.plan:
-        print(plan_table(plan_numbers(config, rows, facts, needs_of(config), device_memory(config.trainer.device))))
+        numbers = plan_numbers(config, rows, facts, needs_of(config), device_memory(config.trainer.device))
+        print_text(plan_table(numbers))
         return
-    print(explain(config, loaded.explicit))
+    print_text(explain(config, loaded.explicit))
     trainer = train(config, loaded.given)
     log.info("done, %d steps; %s", trainer.step, newest(trainer))
 

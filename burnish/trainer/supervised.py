@@ -35,6 +35,7 @@ from burnish.engine.forward import Forward
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
+from burnish.literal import print_text
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import read_model_facts
 from burnish.models.folder import read_json
@@ -241,9 +242,9 @@ def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase]
     for notice in plan_activations(config.model, facts, tokens, memory_of(device)):
         log.info("%s", notice)
     if loaded.flags.plan:
-        print(plan(objective, training))
+        print_text(plan(objective, training))
         return
-    print(explain(config, loaded.explicit))
+    print_text(explain(config, loaded.explicit))
     with RunFolder(config.trainer.default_local_dir) as folder:
         folder.write_recipe(loaded.given)
         trainer = SupervisedTrainer(objective, training, val, folder)

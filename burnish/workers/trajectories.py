@@ -41,7 +41,7 @@ def to_batch(
     facts = [facts_of(output) for output in outputs]
     columns = {
         "score_result": [  # of the trajectory, or of the reward its agent loop gave; None: not scored yet
-            loop_result(one.output, data_source_of(one.row)) if one.score_result is None else one.score_result
+            one.score_result or loop_result(one.output, data_source_of(one.row), one.row.get("index"))
             for one in trajectories
         ],
         **{name: [fact.get(name) for fact in facts] for name in FACTS},

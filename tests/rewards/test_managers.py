@@ -116,6 +116,14 @@ def test_turn_rewards_sit_on_the_ends_of_turns():
         place([ScoreResult(1.5, turn_rewards=(0.5, 1.0))], mask[:1], [0])
 
 
+def test_printed_samples_command_no_terminal(capsys):
+    hostile = "a\x1b[2J\x9b\ud800"
+    data = batch(["a\x1b[2J"], reward_model=truths(hostile), data_source=[hostile])
+    NaiveRewardManager(Letters(), 1, lambda solution_str: {"score": 1, hostile: hostile})(data)
+    printed = capsys.readouterr().out
+    assert printed.count(r"a\x1b[2J") == 5 and "\x1b" not in printed and "\x9b" not in printed
+
+
 def test_the_first_samples_of_each_source_are_printed(capsys):
     data = batch(
         ["#### 7", "#### 8", "answer: 1", "#### 9"],

@@ -278,12 +278,13 @@ def test_an_answer_that_is_too_large_does_not_harm_the_others(make_pool, request
     asked = tmp_path / "asked"
     pool = make_pool(f"""
         import asyncio, pathlib
+        from burnish.child import frames
         asked = pathlib.Path({str(asked)!r})
         async def compute_score(solution_str):
             if solution_str == "large":
                 while not asked.exists():
                     await asyncio.sleep(0.01)
-                return {{"score": 1.0, "text": "x" * (65 * 2**20)}}
+                frames.json_bytes = lambda value: b"x" * (65 * 2**20)
             if not asked.exists():  # the first time it waits for the end of its process
                 asked.touch()
                 await asyncio.sleep(1000)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from burnish.config.rules.scoring import limits
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards import scoring as module
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
-from burnish.rewards.scoring import Scoring, request_for
+from burnish.rewards.scoring import Scoring, loop_result, request_for
 from burnish.waits import longest
 
 ROW = {
@@ -311,3 +312,13 @@ def test_a_slow_scorer_delays_no_generation(scoring, tmp_path):
         return await asyncio.gather(*scores)
 
     assert [result.score for result in asyncio.run(score_some())] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"reward_score": -1e30}, {"turn_rewards": [1e308, 1e308]}, {"turn_rewards": [1e16], "add_score": True}],
+)
+def test_a_reward_of_an_agent_loop_that_is_too_large_is_the_failure_of_its_row(fields):
+    result = loop_result(output(**fields), "toy", index=7)
+    assert result.score is None and result.index == 7 and not result.of_tool
+    assert re.search(r"^the agent loop gave a reward of -?1e\+\d+; scores are at most 1e\+15", result.error)

@@ -347,7 +347,7 @@ def test_a_stopping_server_finishes_what_it_has_and_ends_its_thread(words):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_right_after_the_line_is_not_lost(words, monkeypatch, number, code):
-    monkeypatch.setattr(module, "print", lambda *_, **__: os.kill(os.getpid(), number), raising=False)
+    monkeypatch.setattr(module, "print_text", lambda *_, **__: os.kill(os.getpid(), number))
     too_late = threading.Timer(60, os.kill, (os.getpid(), signal.SIGTERM))  # so that a server which runs on is ended
     too_late.start()
     with listen("127.0.0.1", 0) as listener:

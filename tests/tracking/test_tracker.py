@@ -14,6 +14,7 @@ import pytest
 
 from burnish.errors import CheckpointError, ConfigError, install_command
 from burnish.tracking.jsonl import JsonlBackend, read_lines, read_metrics
+from burnish.tracking.mlflow import allowed
 from burnish.tracking.run_folder import RunFolder
 from burnish.tracking.tracker import BACKENDS, Tracker, check_loggers
 from burnish.waits import longest
@@ -252,3 +253,24 @@ def test_mlflow_gets_names_it_allows(trainer, folder, monkeypatch):
         ("metrics", {"a": 1.0}, 4),
         ("end", "FINISHED"),
     ]
+
+
+@pytest.mark.hostile
+def test_names_of_metrics_reach_every_logger_without_control_characters(trainer, folder, capsys):
+    """As parts of a data source or of a reward function's keys; TensorBoard's files hold no half surrogate pair."""
+    trainer.logger = ["console", "tensorboard"]
+    with Tracker(trainer, folder) as tracker:
+        tracker.log({"val-core/a\x1b[2J\ud800\n/acc/mean@2": 1.0}, 1)
+    name = r"val-core/a\x1b[2J\ud800\n/acc/mean@2"
+    assert read_metrics(folder.path) == [{"step": 1, name: 1.0}]
+    assert capsys.readouterr().out == f"validation at step 1: {name} 1.0000\n"
+    (events,) = (folder.path / "tensorboard").iterdir()
+    assert name.encode() in events.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("a/b.c-d e_1", "a/b.c-d e_1"), ("mean@4", "mean_at_4"), ("/a//b:c\x1b/../é/", "_/a/_/b_c_/_/é/_")],
+)
+def test_names_as_mlflow_takes_them(name, said):
+    assert allowed(name) == said

@@ -181,6 +181,7 @@ def test_what_a_manager_returns_is_plain_for_all_who_read_it(given):
         (None, "returned a NoneType; return"),
         ({"reward_tensor": REWARDS[:1]}, r"returned \(1, 2\) as reward_tensor; a tensor of \(2, 2\) is needed"),
         ({"reward_tensor": NAN}, r"NaN or infinite for row 1 of the batch \(uid 5, sample 1, data_source toy\); ret"),
+        ({"reward_tensor": NAN.nan_to_num(-1e16)}, r"too large for row 1 of the batch \(uid 5, .*of at most 1e\+15"),
         ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": [1]}}, r"returned 1 values as .*\['acc'\]; a value"),
         ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": 0.5}}, r"returned 0.5 as .*each of the 2 samples"),
         ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": np.array(0.5)}}, r"returned array\(0.5\) as"),
@@ -209,6 +210,26 @@ def test_the_penalty_is_part_of_the_score_in_training_only(train, reward, metric
     assert all(row["score"] == row["reward_info"]["score"] for row in answers)
     train(*keys, "reward_model.reward_manager=dapo", "trainer.default_local_dir=dapo")
     assert metrics_of("dapo") == metrics_of("run"), "the manager dapo is naive"
+
+
+@pytest.mark.hostile
+def test_a_run_with_an_odd_reward_function_drops_what_is_no_score_and_keeps_the_rest(train, reward, metrics_of):
+    """Rewards that float32 or their statistics do not hold, and keys as burnish names its own."""
+    reward(
+        "own = {'overlong_reward': 'x', 'rm_score': 'x', 'reward': 'x', 'acc': 2**70}; "
+        "odd = {'score': len(solution_str), 'big': 10**400, 'a\\x1b[2J/..//@': 1, **own}; "
+        "return 1e308 if sum(map(ord, solution_str)) % 2 else odd"
+    )
+    train(
+        "algorithm.adv_estimator=grpo",
+        "reward.max_failure_ratio=0.9",
+        "trainer.total_training_steps=1",
+        "trainer.test_freq=1",
+    )
+    line, rows = metrics_of("run")[-1], rollouts(1)
+    assert 0 < line["failures/reward"] < 1e9 and all(0 <= row["score"] < 1e6 for row in rows)
+    assert {row["reward_info"]["big"] for row in rows} == {"a whole number of 1329 bits"}
+    assert any(name.endswith(r"a\x1b[2J/..//@/mean@1") for name in line), sorted(line)
 
 
 def test_the_penalty_stands_on_the_last_policy_token_and_counts_every_token():

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from burnish.errors import ConfigError, RewardError
+from burnish.literal import print_text
 from burnish.protocol import DataProto
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.failures import describe_causes
@@ -120,14 +121,12 @@ class NaiveRewardManager:
             real = data.batch["attention_mask"][i, :width].bool()  # (P,)
             prompt = self.tokenizer.decode(data.batch["prompts"][i][real].tolist(), skip_special_tokens=True)
             info = "".join(f", {name} {value}" for name, value in result.info.items())
-            print(
-                f"--- sample {seen[source]} of {source or 'the batch'} ---",
-                f"prompt:       {prompt}",
-                f"response:     {request.solution_str}",
-                f"ground truth: {request.ground_truth}",
-                f"score:        {result.score}{info}",
-                sep="\n",
-                flush=True,
+            print_text(
+                f"--- sample {seen[source]} of {source or 'the batch'} ---\n"
+                f"prompt:       {prompt}\n"
+                f"response:     {request.solution_str}\n"
+                f"ground truth: {request.ground_truth}\n"
+                f"score:        {result.score}{info}"
             )
 
 
