@@ -212,7 +212,7 @@ repr(A())
 import threading, time
 for _ in range(999): threading.Thread(target=time.sleep, args=(9,)).start()
 """, ("finished", "timeout"), failed, limits=STUCK),
-    "a huge integer": Hostile("print(len(str(10 ** 10 ** 8)))", ("timeout", "memory", "finished"), failed, limits=STUCK),
+    "a huge integer": Hostile("print(len(str(10 ** 10 ** 8)))", ("timeout", "memory", "finished"), failed, STUCK),
     "a regular expression that never ends": stuck("import re\nre.match('(a+)+b', 'a' * 99)"),
     "large input that is not read": Hostile("print('done')", ENDED, lambda o: o.stdout == "done\n", stdin="x" * 2**23),
     # getting out
