@@ -73,7 +73,7 @@ def test_two_nodes_train_as_one_process_does(two_nodes, tmp_path):
 def test_a_run_that_lost_a_node_continues_when_it_is_back(two_nodes):
     code, told = two_nodes("--lose-node", "trainer.total_training_steps=12", BACK_AFTER="1")
     assert code == 0, told
-    assert "on second (10.77.0.2)" in told and "restart 1 of 2" in told
+    assert "on second (10.77.0.2)" in told and "restart 1 of 2: the run continues from" in told
 
 
 # --- Slurm ---
