@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 CONFIG_FILE, RECIPE_FILE = "config.yaml", "recipe.yaml"
 LEFT_BY_A_RUN = (
+    # Moved in this order: the pointer before the checkpoints, so that it never names one that is gone.
+    "latest_checkpointed_iteration.txt", ".latest_checkpointed_iteration.txt.*", "global_step_*", ".global_step_*",
     CONFIG_FILE, RECIPE_FILE, "metrics.jsonl", "events.jsonl", "rollouts", "validation", "bad_steps", "tensorboard",
-    "global_step_*", ".global_step_*", "latest_checkpointed_iteration.txt", ".latest_checkpointed_iteration.txt.*",
 )  # fmt: skip
 WRITE_DEADLINE_S = 600.0  # for samples to be written
 WRITE_HINT = "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
