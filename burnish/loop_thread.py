@@ -4,7 +4,8 @@ The loop has its own thread, started by the first work. With `threaded=False` th
 that waits for its result, one at a time. `close()` or the end of the program ends it: work in flight is cancelled, then
 `ending` runs. Where that takes too long, `close` raises a DeadlineError and leaves the thread behind. What the work has
 left behind, tasks that do not let themselves be cancelled and threads of `asyncio.to_thread`, is given up after some
-seconds, with a warning. A fork of the process has neither the thread nor a say over what it holds.
+seconds, with a warning; child processes are killed. A fork of the process has neither the thread nor a say over what it
+holds.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -43,6 +45,7 @@ class LoopThread:
         self.threaded = threaded
         self._gate = threading.Lock()  # guards the start and end of the thread
         self._runner = asyncio.Runner(loop_factory=self._new_loop)  # without a thread
+        self._children = weakref.WeakSet[asyncio.SubprocessTransport]()
         self._workers = set[threading.Thread]()  # of asyncio.to_thread
         self._pool = concurrent.futures.ThreadPoolExecutor(
             thread_name_prefix=f"of {owner}", initializer=lambda: self._workers.add(threading.current_thread())
@@ -145,7 +148,7 @@ class LoopThread:
             await self.ending()
 
     async def _end_rest(self) -> None:
-        """Of tasks and generators that work has left behind."""
+        """Of tasks, generators and child processes that work has left behind."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -156,6 +159,8 @@ class LoopThread:
                 wait.overdue()
         for task in left:
             log.warning("%s: given up: %r", self.owner, task)
+        for child in self._children:
+            child.close()  # kills it
 
     def _end_threads(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -170,6 +175,16 @@ class LoopThread:
     def _new_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         loop.set_default_executor(self._pool)
+
+        def kept(start: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+            async def start_and_keep(*arguments: Any, **settings: Any) -> Any:
+                transport, protocol = await start(*arguments, **settings)
+                self._children.add(transport)
+                return transport, protocol
+
+            return start_and_keep
+
+        vars(loop).update(subprocess_exec=kept(loop.subprocess_exec), subprocess_shell=kept(loop.subprocess_shell))
         return loop
 
 

@@ -22,6 +22,8 @@ from types import TracebackType
 from typing import Any
 
 CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+EXIT_CODE = 3  # of a process that was ended because it hangs
+VARIABLE, REPORT_ONLY = "BURNISH_WATCHDOG", "report"  # in the environment: no process is ended
 PAUSE_S = 5.0  # without a look at the clock: the process was stopped, for the watchdog looks every second
 
 log = logging.getLogger(__name__)

@@ -38,7 +38,8 @@ async def within(
     hint: str = f"; make it quicker, or raise {TIMEOUT_KEY}",
 ) -> Any:
     """What `call` returns, or a ToolFailure that begins with `about` if it raises (unless that is one of `observed`) or
-    is late (and ends with `hint`). When this returns, the call is over, or had its time to end after it was cancelled."""
+    is late (`hint` is what to do then). When this returns, the call is over, or had its time to end after it was
+    cancelled."""
     task = asyncio.ensure_future(call)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one left behind is not reported
     with waiting("tool", "", about, seconds) as wait:

@@ -6,15 +6,14 @@ watched                    a second SIGINT or SIGTERM ends the process in `SECON
                            main thread does not handle them
 leave                      the end of every command: a thread that does not end is given up after `LEAVE_S`
 
-Only a command uses `watched` and `leave`: a program that calls the trainer is not ended from here. No heavy imports: a
-signal before this file is imported meets Python's own handler.
+Only a command uses `watched` and `leave`: a program that calls the trainer is not ended from here. Imports little at
+the top: a signal before that is done meets Python's own handler.
 """
 
 import os
 import signal
 import sys
 import threading
-from asyncio.events import _get_running_loop
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -68,6 +67,8 @@ def importing() -> Iterator[None]:
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """A scheduler's SIGTERM ends the run as Ctrl-C does: with its last words."""
+    from asyncio.events import _get_running_loop
+
     is_first = True
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -156,12 +157,16 @@ def leave(code: int) -> NoReturn:
 
 
 def _report() -> None:
+    from traceback import walk_stack
+
     frames = sys._current_frames()
+    pooled = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())  # waited for, daemons or not
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
-        if not thread.daemon and thread is not threading.main_thread() and frame is not None:
-            while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY):
-                frame = frame.f_back  # from the library that waits to the code that called it
-            where = f"{frame.f_code.co_filename}, line {frame.f_lineno}, in {frame.f_code.co_name}"
+        is_left = thread in pooled or not thread.daemon
+        if is_left and thread is not threading.main_thread() and frame is not None:
+            places = [(inner.f_code.co_filename, line, inner.f_code.co_name) for inner, line in walk_stack(frame)]
+            own = [place for place in places if not place[0].startswith(_LIBRARY)]  # not in Python's library, as a wait
+            where = "{}, line {}, in {}".format(*(own or places)[0])
             text = f"still running: thread {thread.name} ({where}); given up {LEAVE_S:g} s after the end\n"
             os.write(2, f"burnish: {text}".encode())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from burnish.config import PPOConfig
 from burnish.entry import ending
 from burnish.errors import BurnishError
-from burnish.tracking.watchdog import EXIT_CODE
+from burnish.waits import EXIT_CODE
 
 if TYPE_CHECKING:
     from burnish.trainer.ppo import PPOTrainer
