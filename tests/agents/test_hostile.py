@@ -121,7 +121,7 @@ def test_run_with_hostile_code_ends_by_itself(commands, names, code, failure, sa
     log = (folder / "log.txt").read_text()
     assert exit_code == code and not of_session(session), log
     assert re.search(says, log), log
-    if code != 3 and names[1] != "interrupts":  # else the process was ended, with the neighbours
+    if code == 0 or "not done" in says:  # else it ended all at once
         outcome = json.loads((folder / "outcome.json").read_text())
         assert [outcome["turns"][uid] for uid in "12"] == [2, 2], "an honest neighbour was disturbed"
         if code == 0:
