@@ -64,7 +64,7 @@ class Wait:
     """A wait, registered inside `with waiting(…):`.
 
     kind         what is waited for: engine, tool, reward, worker, checkpoint, retriever; disk: other files of the run;
-                 logger
+                 logger; import: a file of the user
     owner        who waits; "": as set by `owned_by`, or else the name of the thread
     seconds      until its deadline; None only where the configuration says that there is no limit
     report_only  past its deadline it is reported, but the watchdog does not end the process for it: somebody else waits
