@@ -28,6 +28,8 @@ REST_SECONDS = 5.0  # for what the work has left behind
 
 log = logging.getLogger(__name__)
 
+_given_up: list[asyncio.Future[Any]] = []  # kept: to destroy a coroutine is to run it, and it may loop for ever
+
 T = TypeVar("T")
 
 
@@ -159,6 +161,7 @@ class LoopThread:
                 wait.overdue()
         for task in left:
             log.warning("%s: given up: %r", self.owner, task)
+        _given_up.extend(left)
         for child in self._children:
             child.close()  # kills it
 

@@ -10,12 +10,13 @@ Only a command uses `watched` and `leave`: a program that calls the trainer is n
 the top: a signal before that is done meets Python's own handler.
 """
 
+import atexit
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -28,6 +29,7 @@ received: list[int] = []  # signals of STOPS while `watched`, also those that a 
 
 
 _writing: int | None = None  # where signals are written while `watched`
+_code: int | None = None  # of a command that has left
 _LIBRARY = os.path.dirname(os.__file__)
 
 
@@ -37,7 +39,17 @@ def _forget() -> None:
         signal.set_wakeup_fd(-1)
 
 
+def _end_before_teardown() -> None:
+    """After all other functions of atexit, because it is registered first: Python now destroys what is left, and
+    objects of users' code may hang in that, where no thread runs any more."""
+    if _code is not None:
+        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+            sys.stdout.flush()
+        os._exit(_code)
+
+
 os.register_at_fork(after_in_child=_forget)
+atexit.register(_end_before_teardown)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -143,7 +155,9 @@ def end(text: str) -> NoReturn:
 
 def leave(code: int) -> NoReturn:
     """End a command that has closed all it owns. Python would wait for the threads of users' code for ever. From here
-    on a signal ends the process at once, and the kernel does where Python's own end hangs."""
+    on a signal ends the process at once, and the kernel does where native code keeps Python from ending."""
+    global _code
+    _code = code
     for number in STOPS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
