@@ -96,7 +96,8 @@ def start(job, roomy):
 @pytest.mark.parametrize("enable", [False, True], ids=["in step", "ahead"])
 def test_run_whose_tool_does_not_end_ends_after_its_last_step(start, body, enable):
     limit = "actor_rollout_ref.rollout.multi_turn.tool_timeout=5"
-    process = start(body, limit, f"trainer.async_rollout.enable={enable}", "trainer.save_freq=2")
+    ahead = ["trainer.async_rollout.enable=true", "trainer.async_rollout.staleness=1"] if enable else []
+    process = start(body, limit, "trainer.save_freq=2", *ahead)
     _, log = process.communicate(timeout=500)
     assert process.returncode == 0, log
     assert read_status("run").state == "done" and Path("run/global_step_2").is_dir()
