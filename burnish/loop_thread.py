@@ -2,15 +2,20 @@
 
 The loop has its own thread, started by the first work. With `threaded=False` there is none: the work runs in the thread
 that waits for its result, one at a time. `close()` or the end of the program ends it: work in flight is cancelled, then
-`ending` runs. Where that takes too long, `close` raises a DeadlineError and leaves the thread behind. A fork of the
-process has neither the thread nor a say over what it holds.
+`ending` runs. Where that takes too long, `close` raises a DeadlineError and leaves the thread behind. What the work has
+left behind, tasks that do not let themselves be cancelled and threads of `asyncio.to_thread`, is given up after some
+seconds, with a warning; child processes are killed. A fork of the process has neither the thread nor a say over what it
+holds.
 """
 
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import os
 import threading
+import time
+import weakref
 from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -19,6 +24,11 @@ from burnish.errors import DeadlineError, WorkerError
 from burnish.waits import waiting
 
 CLOSE_SECONDS = 10.0  # for what was begun to end, unless its owner says otherwise; and then for the thread
+REST_SECONDS = 5.0  # for what the work has left behind
+
+log = logging.getLogger(__name__)
+
+_given_up: list[asyncio.Future[Any]] = []  # kept: to destroy a coroutine is to run it, and it may loop for ever
 
 T = TypeVar("T")
 
@@ -36,7 +46,12 @@ class LoopThread:
         self.owner, self.ending, self.name, self.kind, self.close_s = owner, ending, name, kind, close_s
         self.threaded = threaded
         self._gate = threading.Lock()  # guards the start and end of the thread
-        self._runner = asyncio.Runner()  # without a thread
+        self._runner = asyncio.Runner(loop_factory=self._new_loop)  # without a thread
+        self._children = weakref.WeakSet[asyncio.SubprocessTransport]()
+        self._workers = set[threading.Thread]()  # of asyncio.to_thread
+        self._pool = concurrent.futures.ThreadPoolExecutor(
+            thread_name_prefix=f"of {owner}", initializer=lambda: self._workers.add(threading.current_thread())
+        )
         self._unstarted: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}  # without a thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -58,7 +73,7 @@ class LoopThread:
                 self._unstarted[begun] = work
                 return begun
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = self._new_loop()
                 self._thread = threading.Thread(target=_run, args=(self._loop,), name=self.name, daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
@@ -67,7 +82,7 @@ class LoopThread:
     def result(self, begun: concurrent.futures.Future[T]) -> T:
         """What begun work returns, or raises. Works inside another running event loop too, which it blocks."""
         if not self.threaded:
-            work: Coroutine[Any, Any, T] = self._unstarted.pop(begun)
+            work: Coroutine[Any, Any, T] = self._tracked(self._unstarted.pop(begun))
             return self._runner.run(work) if _get_running_loop() is None else _undisturbed(self._runner.run, work)
         return begun.result()
 
@@ -85,13 +100,17 @@ class LoopThread:
                 try:
                     _undisturbed(self._runner.run, self._end())
                 finally:
-                    _undisturbed(self._runner.close)
+                    _undisturbed(self._runner.run, self._end_rest())
+                    self._runner.get_loop().close()
+                    self._end_threads()
             return
         atexit.unregister(self.close)
         if loop is None or self._thread is None:
             return
         try:
             self.ended(asyncio.run_coroutine_threadsafe(self._end(), loop))
+            self.ended(asyncio.run_coroutine_threadsafe(self._end_rest(), loop))
+            self._end_threads()
         finally:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join(CLOSE_SECONDS)
@@ -121,13 +140,55 @@ class LoopThread:
             self._running.discard(task)
 
     async def _end(self) -> None:
-        tasks = list(self._running)  # asyncio has its own tasks on this loop, which must end by themselves
+        tasks = list(self._running)  # the others in `_end_rest`: they may be waited for by these
         for task in tasks:
             if not task.cancelling():  # one that its caller gave up may be ending a child, which must not be cut short
                 task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.close_s / 2)
         if self.ending is not None:
             await self.ending()
+
+    async def _end_rest(self) -> None:
+        """Of tasks, generators and child processes that work has left behind."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        tasks.add(asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens()))
+        with waiting(self.kind, "", f"{len(tasks)} tasks that {self.owner} has left behind", REST_SECONDS) as wait:
+            _, left = await asyncio.wait(tasks, timeout=REST_SECONDS)
+            if left:
+                wait.overdue()
+        for task in left:
+            log.warning("%s: given up: %r", self.owner, task)
+        _given_up.extend(left)
+        for child in self._children:
+            child.close()  # kills it
+
+    def _end_threads(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        deadline = time.monotonic() + REST_SECONDS
+        with waiting(self.kind, "", f"threads that {self.owner} has left behind", REST_SECONDS) as wait:
+            for thread in self._workers:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            if left := [thread.name for thread in self._workers if thread.is_alive()]:
+                wait.overdue()
+                log.warning("%s: given up: thread %s", self.owner, ", ".join(left))
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        loop.set_default_executor(self._pool)
+
+        def kept(start: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+            async def start_and_keep(*arguments: Any, **settings: Any) -> Any:
+                transport, protocol = await start(*arguments, **settings)
+                self._children.add(transport)
+                return transport, protocol
+
+            return start_and_keep
+
+        vars(loop).update(subprocess_exec=kept(loop.subprocess_exec), subprocess_shell=kept(loop.subprocess_shell))
+        return loop
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:

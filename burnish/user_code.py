@@ -7,20 +7,36 @@
 
 A file is run once and its module kept; one that has changed since is run again. What goes wrong is a ConfigError with
 the key, the value, and the nearest thing that is there, or the file's own traceback. No torch: scoring uses this.
+
+An import that takes long is reported with the line that it is at, `REPORT_S` after its start; `import_s` after it the
+process ends, because nothing is raised into a running thread. Of what it prints, the first part is shown.
 """
 
 import difflib
 import importlib
 import importlib.util
 import inspect
+import itertools
+import logging
+import os
 import sys
+import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 from burnish.errors import ConfigError
+from burnish.waits import EXIT_CODE, REPORT_ONLY, VARIABLE, waiting
+
+REPORT_S = 5.0
+SHOWN = 2**20  # characters that an import prints
+
+import_s = 270.0  # large libraries may come from a slow disk
+report: Callable[[str], None] = logging.getLogger(__name__).warning  # says that an import takes long
+give_up: Callable[[str], None] = logging.getLogger(__name__).critical  # the last words before the process ends
 
 _BURNISH = str(Path(__file__).resolve().parent)
 _stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when they were changed, and their size
@@ -67,7 +83,8 @@ def _load_module(path: str, about: str) -> ModuleType:
     if path.endswith(".py") or file.is_file() or "/" in path:
         return _load_file(file, about)
     try:
-        return importlib.import_module(path)
+        with _watched(about):
+            return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name is None or not (path == error.name or path.startswith(error.name + ".")):
             raise _import_failed(about) from None
@@ -96,7 +113,8 @@ def _load_file(file: Path, about: str) -> ModuleType:
     if str(resolved.parent) not in sys.path:
         sys.path.append(str(resolved.parent))  # so that the file can import its neighbours
     try:
-        spec.loader.exec_module(module)
+        with _watched(about):
+            spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]  # a half-run module must not be found next time
         if isinstance(error, Exception | SystemExit):
@@ -104,6 +122,66 @@ def _load_file(file: Path, about: str) -> ModuleType:
         raise
     _stamps[name] = stamp
     return module
+
+
+@contextmanager
+def _watched(about: str) -> Iterator[None]:
+    done, ident = threading.Event(), threading.get_ident()
+
+    def watch() -> None:
+        if done.wait(min(REPORT_S, import_s)):
+            return
+        report(f"{about}: still importing {_place(ident)}; the limit is {import_s:g} s")
+        if not done.wait(max(0.0, import_s - REPORT_S)) and os.environ.get(VARIABLE) != REPORT_ONLY:
+            try:
+                give_up(f"{about}: not imported within {import_s:g} s: still importing {_place(ident)}")
+            finally:
+                os._exit(EXIT_CODE)
+
+    threading.Thread(target=watch, name="import-watch", daemon=True).start()
+    shown = {name: _Shortened(stream) for name in ("stdout", "stderr") if (stream := getattr(sys, name)) is not None}
+    vars(sys).update(shown)
+    try:
+        with waiting("import", "", about, import_s, report_only=True):
+            yield
+    finally:
+        done.set()
+        for name, stream in shown.items():
+            stream.left = None  # something may have kept it
+            if getattr(sys, name) is stream:
+                setattr(sys, name, stream.stream)
+
+
+def _place(thread: int) -> str:
+    """`my_reward.py, line 2` for the file that a thread imports, and where it is inside that."""
+    stack = list(traceback.walk_stack(sys._current_frames().get(thread)))[::-1]
+    last = max((i for i, (frame, _) in enumerate(stack) if frame.f_code.co_filename == __file__), default=-1)
+    inside = itertools.islice(stack, last + 1, None)
+    places = [(f.f_code.co_filename, n) for f, n in inside if not f.f_code.co_filename.startswith("<frozen importlib")]
+    texts = [f"{Path(file).name}, line {line}" for file, line in places]
+    if not texts:
+        return "it"
+    return texts[0] if places[0][0] == places[-1][0] else f"{texts[0]} (in {texts[-1]})"
+
+
+class _Shortened:
+    """A stream that shows the first `left` characters; None: all."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.left: int | None = SHOWN
+
+    def write(self, text: str) -> int:
+        if self.left is None:
+            return self.stream.write(text)
+        shown = text[: self.left]
+        self.left -= len(shown)
+        if shown:
+            self.stream.write(shown if self.left else f"{shown}\nburnish: what this import still prints is left out\n")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def _import_failed(about: str) -> ConfigError:

@@ -22,6 +22,8 @@ from types import TracebackType
 from typing import Any
 
 CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+EXIT_CODE = 3  # of a process that was ended because it hangs
+VARIABLE, REPORT_ONLY = "BURNISH_WATCHDOG", "report"  # in the environment: no process is ended
 PAUSE_S = 5.0  # without a look at the clock: the process was stopped, for the watchdog looks every second
 
 log = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ class Wait:
     """A wait, registered inside `with waiting(…):`.
 
     kind         what is waited for: engine, tool, reward, worker, checkpoint, retriever; disk: other files of the run;
-                 logger
+                 logger; import: a file of the user
     owner        who waits; "": as set by `owned_by`, or else the name of the thread
     seconds      until its deadline; None only where the configuration says that there is no limit
     report_only  past its deadline it is reported, but the watchdog does not end the process for it: somebody else waits

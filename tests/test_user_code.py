@@ -1,9 +1,14 @@
 """Users' files and modules: the rules that every part shares. Messages are tested with the parts that give them."""
 
 import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 
+from burnish import user_code
 from burnish.errors import ConfigError
 from burnish.user_code import load_class, load_object, load_target
 
@@ -76,3 +81,42 @@ def test_a_target_names_a_place_and_a_thing(target):
 def test_messages(path, name, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
         load_class(path, name, *KEYS)
+
+
+SLOW = {
+    "a loop": ("import time\n\nwhile True:\n    time.sleep(0.01)", "hangs.py, line "),
+    "a hang": ("import threading\nthreading.Event().wait()", "hangs.py, line 2 (in threading.py, line "),
+    "a neighbour": ("import hangs_too", "hangs.py, line 1 (in hangs_too.py, line 2)"),
+}
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("kind", SLOW)
+def test_import_that_hangs_is_reported_with_its_line_and_ends_the_process_at_its_limit(write, tmp_path, kind):
+    source, place = SLOW[kind]
+    path = write(source, "hangs.py")
+    write("import time\ntime.sleep(1e6)", "hangs_too.py")
+    program = """
+        import sys
+        from burnish import user_code
+        user_code.REPORT_S, user_code.import_s = 0.5, 1.5
+        user_code.load_target(sys.argv[1], "some.key")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), f"{path}:f"]
+    root = str(Path(user_code.__file__).parents[1])
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 3
+    slow, ended = done.stderr.splitlines()
+    assert slow.startswith(f"some.key={path}:f: still importing hangs.py, line ")
+    assert ended.startswith(f"some.key={path}:f: not imported within 1.5 s: still importing hangs.py, line ")
+    assert place in slow
+
+
+@pytest.mark.hostile
+def test_of_what_an_import_prints_the_beginning_is_shown(write, capsys, monkeypatch):
+    monkeypatch.setattr(user_code, "SHOWN", 10)
+    source = "import sys\nout = sys.stdout\nfor i in range(1000): print('123456')\nprint('ab', file=sys.stderr)"
+    load_object(write(f"{source}\ndef f(): print('later', file=out)"), "f", *KEYS)()
+    captured = capsys.readouterr()
+    assert captured.out == "123456\n123\nburnish: what this import still prints is left out\nlater\n"
+    assert captured.err == "ab\n" and sys.stdout.write("") == 0

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from burnish.agents.chat_turns import ChatTurns
+from burnish.agents.guarded import awaited, within
 from burnish.agents.interactions import BaseInteraction
 from burnish.agents.interactions.load import load_interactions
 from burnish.agents.observation import Observations
@@ -26,7 +27,6 @@ from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError
 from burnish.search.client import RetrieverClient
 from burnish.user_code import listed, nearest
-from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
 
@@ -168,15 +168,13 @@ class Environment:
         parts += [made["retriever"]] if "retriever" in made else []
 
         async def close(part: Any) -> None:
-            with waiting("tool", "the run's environment", f"{type(part).__name__} to close", CLOSE_S):
-                async with asyncio.timeout(CLOSE_S):
-                    if hasattr(part, "close") and inspect.isawaitable(ended := part.close()):
-                        await ended
+            if hasattr(part, "close") and inspect.isawaitable(ended := part.close()):
+                await ended
 
-        ended = await asyncio.gather(*map(close, parts), return_exceptions=True)
-        for part, problem in zip(parts, ended, strict=True):
+        calls = (within(CLOSE_S, f"{type(part).__name__} to close", awaited(close, part), hint="") for part in parts)
+        for problem in await asyncio.gather(*calls, return_exceptions=True):
             if problem is not None:
-                log.warning("%s could not be closed: %r", type(part).__name__, problem)
+                log.warning("%s", problem)
 
 
 def tool_config(row: Mapping[str, Any]) -> Mapping[str, Any]:

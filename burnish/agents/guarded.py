@@ -31,10 +31,15 @@ def finite(value: Any) -> float | None:
 
 
 async def within(
-    seconds: float | None, about: str, call: Coroutine[Any, Any, Any], observed: tuple[type[Exception], ...] = ()
+    seconds: float | None,
+    about: str,
+    call: Coroutine[Any, Any, Any],
+    observed: tuple[type[Exception], ...] = (),
+    hint: str = f"; make it quicker, or raise {TIMEOUT_KEY}",
 ) -> Any:
     """What `call` returns, or a ToolFailure that begins with `about` if it raises (unless that is one of `observed`) or
-    is late. When this returns, the call is over, or had its time to end after it was cancelled."""
+    is late (`hint` is what to do then). When this returns, the call is over, or had its time to end after it was
+    cancelled."""
     task = asyncio.ensure_future(call)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one left behind is not reported
     with waiting("tool", "", about, seconds) as wait:
@@ -47,7 +52,7 @@ async def within(
             if late:
                 await asyncio.wait({task}, timeout=ENDING_S)
     if late:
-        raise ToolFailure(f"{about} did not end in {seconds:g} s; make it quicker, or raise {TIMEOUT_KEY}")
+        raise ToolFailure(f"{about} did not end in {seconds:g} s{hint}")
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is None:
         return task.result()

@@ -10,12 +10,14 @@ import json
 import os
 import select
 import signal
+import subprocess
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
 from burnish.child.frames import ANSWER, CALL, CANCEL, PART, FrameBuffer, FrameTooLarge, frame
+from burnish.child.output import ShownOutput
 from burnish.waits import waiting
 
 LINGER_SECONDS = 1.0  # for answers still in the pipe of a process that has ended
@@ -41,6 +43,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     name       how errors name it: "the scoring process"
     on_part    called with (number, value) of every PART
     end_group  kills the child's process group, given its id; None: SIGKILL for all
+    output     takes what it prints
     """
 
     def __init__(
@@ -48,8 +51,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
         name: str,
         on_part: Callable[[int, Any], None] | None = None,
         end_group: Callable[[int], None] | None = None,
+        output: ShownOutput | None = None,
     ) -> None:
         self.name = name
+        self._output = output
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done when it is reaped
         self.code: int | None = None  # its exit status or minus its signal, once it has ended
         self._usable, self._leaving = True, False
@@ -68,19 +73,20 @@ class ChildProcess(asyncio.SubprocessProtocol):
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        stderr: IO[bytes] | None = None,
+        stderr: IO[bytes] | ShownOutput | None = None,
         on_part: Callable[[int, Any], None] | None = None,
         end_group: Callable[[int], None] | None = None,
     ) -> Self:
         """A child that has been started. ChildDied: it could not be. `stderr` None: this process's own."""
+        output, to = (stderr, subprocess.PIPE) if isinstance(stderr, ShownOutput) else (None, stderr)
         loop = asyncio.get_running_loop()
         starting = asyncio.ensure_future(
             loop.subprocess_exec(
-                lambda: cls(name, on_part, end_group),
+                lambda: cls(name, on_part, end_group, output),
                 *command,
                 env=env,
                 cwd=cwd,
-                stderr=stderr,
+                stderr=to,
                 start_new_session=True,  # Ctrl-C is for the parent, and what it starts can be ended together
             )
         )
@@ -189,6 +195,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         assert isinstance(data, bytes)
+        if fd == 2:
+            pipe = self._transport.get_pipe_transport(2)
+            assert self._output is not None and isinstance(pipe, asyncio.ReadTransport)
+            return self._output.take(data, pipe)
         try:
             for number, kind, payload in self._frames.feed(data):
                 try:
@@ -217,6 +227,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._kill_group()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 2:  # it may close its output
+            return
         self._usable = False
         if not self._leaving:
             self._kill_group()  # a child whose pipe is closed can no longer be called, whether it lives or not
@@ -249,7 +261,7 @@ def _release_pipes() -> None:
     """In a fork of the parent: let go of all pipes, but keep their numbers taken for objects that still name them."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for transport in (child._transport for child in _live):
-        for pipe in (transport.get_pipe_transport(0), transport.get_pipe_transport(1)):
+        for pipe in map(transport.get_pipe_transport, (0, 1, 2)):
             file = pipe.get_extra_info("pipe") if pipe is not None else None
             if file is not None and not file.closed:
                 os.dup2(nowhere, file.fileno(), inheritable=False)

@@ -1,6 +1,12 @@
 """`burnish <command> …`: the table of commands. The rest of the command line goes to the command's own `main(argv)`,
 which is imported when it is called."""
 
+if __name__ == "__main__":
+    from burnish.entry import ending
+
+    ending.begin(__name__)
+
+
 import importlib
 import sys
 from collections.abc import Iterable, Mapping
@@ -9,6 +15,7 @@ from typing import Any
 
 from burnish import __version__
 from burnish.config.nearest import nearest
+from burnish.entry.ending import importing, leave
 from burnish.entry.guard import DEBUG, guard
 from burnish.entry.keys import HELP, KEY_COMMANDS
 from burnish.errors import ConfigError, NotAvailable
@@ -104,9 +111,11 @@ def dispatch(argv: list[str]) -> int | None:
     assert chosen is not None
     if chosen.module is None:
         raise NotAvailable(f"{' '.join(typed)} ({chosen.summary})", f"Available: {', '.join(available())}")
-    if (keys := KEY_COMMANDS.get(typed[1])) and keys.answers_help(argv):
-        return 0
-    code: int | None = chosen.load()(argv)
+    if keys := KEY_COMMANDS.get(typed[1]):
+        return keys.run(chosen.load, argv)
+    with importing():
+        command = chosen.load()
+    code: int | None = command(argv)
     return code
 
 
@@ -143,4 +152,4 @@ def lines(commands: Mapping[str, CliCommand], names: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from burnish.cli.quickstart import Lesson, Share, common_keys, write_rows
+from burnish.entry.ending import terminated_as_interrupted
 from burnish.errors import BurnishError
 from burnish.literal import print_text
 
@@ -83,8 +84,6 @@ def corpus(folder: Path) -> Path:
 @contextmanager
 def serving(folder: Path) -> Iterator[list[str]]:
     """The retrieval server over the folder's corpus while this is open; yields the key with its address."""
-    from burnish.trainer.setup import terminated_as_interrupted
-
     index, log = folder / "data" / "index", folder / "data" / "retriever.log"
     shutil.rmtree(index, ignore_errors=True)  # of an earlier run, with other facts
     retriever = [sys.executable, "-m", "burnish.cli.main", "retriever"]

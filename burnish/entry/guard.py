@@ -22,7 +22,7 @@ DEBUG = "--debug"
 
 
 def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
-    """Run `command(argv)` and return the exit code; `sys.exit(guard(main, sys.argv[1:]))` is a whole entry point."""
+    """Run `command(argv)` and return the exit code; `leave(guard(main, sys.argv[1:]))` is a whole entry point."""
     if os.getcwd() not in sys.path:  # unlike `python -m`, the `burnish` script does not look in the working directory
         sys.path.append(os.getcwd())
     if isinstance(sys.stdout, io.TextIOWrapper):

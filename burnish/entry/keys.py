@@ -10,11 +10,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NoReturn
 
 from burnish.config import EvalConfig, GenerationConfig, PPOConfig, RMConfig, SFTConfig
 from burnish.config.key import KnownKey, keys_of
 from burnish.config.values import allowed, show
+from burnish.entry.ending import importing, leave, terminated_as_interrupted, watched
 from burnish.entry.guard import guard
 from burnish.errors import ConfigError
 from burnish.literal import print_text
@@ -40,12 +42,17 @@ class KeyCommand:
     example: tuple[str, ...]  # keys of a command that works
     flag: str = ""  # its own flag and what it does, as a line of the help
 
-    def answers_help(self, argv: list[str]) -> bool:
-        """Print the help if the command line asks for it: `--help [words] [all]`."""
-        if not any(word in HELP for word in argv):
-            return False
-        print_text(explain(self, [word for word in argv if not word.startswith("-")]))
-        return True
+    def run(self, load: Callable[[], Callable[[list[str]], int | None]], argv: list[str]) -> int | None:
+        """Print the help if the command line asks for it (`--help [words] [all]`), else run the `main` that `load`
+        imports, so that signals always end it."""
+        if any(word in HELP for word in argv):
+            print_text(explain(self, [word for word in argv if not word.startswith("-")]))
+            return 0
+        with importing():
+            import_module("hydra")
+            main = load()
+        with watched(), terminated_as_interrupted():
+            return main(argv)
 
 
 TRAIN, VAL = "data.train_files=train.parquet", "data.val_files=test.parquet"
@@ -67,8 +74,7 @@ KEY_COMMANDS = {
 
 def run_program(name: str, main: Callable[[list[str]], int | None]) -> NoReturn:
     """`python3 -m burnish.trainer.X …`: the same as `burnish NAME …`; `main` takes the command line."""
-    command = KEY_COMMANDS[name]
-    sys.exit(guard(lambda argv: 0 if command.answers_help(argv) else main(argv), sys.argv[1:]))
+    leave(guard(lambda argv: KEY_COMMANDS[name].run(lambda: main, argv), sys.argv[1:]))
 
 
 def explain(command: KeyCommand, words: list[str]) -> str:

@@ -2,8 +2,9 @@
 
 import sys
 
+from burnish.entry.ending import leave
 from burnish.entry.guard import guard
 from burnish.export.command import main
 
 if __name__ == "__main__":
-    sys.exit(guard(main, sys.argv[1:]))
+    leave(guard(main, sys.argv[1:]))

@@ -13,6 +13,7 @@ calls wait, a few at a time, at most `num_workers`.
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import math
 import os
 import pickle
@@ -21,6 +22,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from burnish.child.output import ShownOutput
 from burnish.child.process import ChildDied, ChildKilled, ChildProcess
 from burnish.errors import ConfigError
 from burnish.loop_thread import LoopThread
@@ -31,7 +33,11 @@ from burnish.waits import waiting
 ASYNC_CALLS_PER_CHILD = 32
 STARTING_AT_ONCE = max(os.cpu_count() or 1, 2)
 START_SECONDS = 300.0  # a user's module may import large libraries from a slow disk
+IMPORT_SHARE = 0.9  # of these, for the child to say where it is
 GRACE_SECONDS = 2.0  # an async function's limit is kept by the child itself; past this it must be blocked
+
+
+log = logging.getLogger(__name__)
 
 
 class ScoringFailed(Exception):
@@ -61,8 +67,9 @@ class ScorePool:
     ):
         self.spec, self.timeout, self.retries = spec, timeout, retries
         self.at_once, self._limit = at_once, limit.format(timeout)
-        self.processes = [ScoringProcess(spec, self._grow) for _ in range(num_workers)]
-        self._suspects = ScoringProcess(spec, lambda _: None)  # for calls whose child ended, one at a time
+        output = ShownOutput(f"the processes that score with {spec.label}")
+        self.processes = [ScoringProcess(spec, self._grow, output) for _ in range(num_workers)]
+        self._suspects = ScoringProcess(spec, lambda _: None, output)  # for calls whose child ended, one at a time
         self._asking_alone = asyncio.Lock()
         self._slots = asyncio.Semaphore(0)
         self._granted = self._started = 0  # slots that there are; children that were ever started
@@ -188,8 +195,8 @@ class ScorePool:
 class ScoringProcess:
     """A child as the pool sees it: started when it is asked and there is none. `on_first`: after the first start."""
 
-    def __init__(self, spec: FunctionSpec, on_first: Callable[["ScoringProcess"], None]):
-        self._spec, self._on_first = spec, on_first
+    def __init__(self, spec: FunctionSpec, on_first: Callable[["ScoringProcess"], None], output: ShownOutput):
+        self._spec, self._on_first, self._output = spec, on_first, output
         self._child: ChildProcess | None = None
         self._starting = asyncio.Lock()
         self.busy = 0  # calls
@@ -249,12 +256,14 @@ class ScoringProcess:
 
     async def _start(self) -> ChildProcess:
         path = os.pathsep.join(entry for entry in sys.path if entry)  # what is importable here is importable there
-        hello = pickle.dumps((self._spec, os.environ.get("PYTHONPATH")))
+        hello = pickle.dumps((self._spec, os.environ.get("PYTHONPATH"), IMPORT_SHARE * START_SECONDS))
         try:
             child = await ChildProcess.start(
                 "the scoring process",
                 [sys.executable, "-m", "burnish.rewards.process"],
                 env={**os.environ, "PYTHONPATH": path},
+                stderr=self._output,
+                on_part=lambda _, text: log.warning("%s", text),  # it takes long to import the function
             )
         except ChildDied as error:
             raise ScoringFailed(str(error)) from None

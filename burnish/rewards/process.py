@@ -13,7 +13,8 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from burnish.child.frames import CALL, Parent
+from burnish import user_code
+from burnish.child.frames import CALL, PART, Parent
 from burnish.errors import ConfigError
 from burnish.rewards.contract import FunctionSpec
 from burnish.rewards.function import ScoreFunction, answers, bind, failure_text, load_function
@@ -26,7 +27,9 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     number, _, payload = parent.receive()
     spec: FunctionSpec
-    spec, python_path = unpack(payload)
+    spec, python_path, user_code.import_s = unpack(payload)
+    user_code.report = lambda text: parent.send(number, text, PART)
+    user_code.give_up = lambda text: parent.send(number, {"error": text})
     os.environ.pop("PYTHONPATH", None)  # set so that this process imports what its parent does: not for others
     if python_path is not None:
         os.environ["PYTHONPATH"] = python_path

@@ -249,7 +249,8 @@ def run(app: FastAPI, listener: socket.socket, what: str) -> int:
 
 
 if __name__ == "__main__":
+    from burnish.entry.ending import leave
     from burnish.entry.guard import guard
     from burnish.search.serve_command import main
 
-    sys.exit(guard(main, sys.argv[1:]))
+    leave(guard(main, sys.argv[1:]))

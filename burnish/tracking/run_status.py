@@ -78,7 +78,7 @@ def read_status(folder: str | Path) -> RunStatus:
     known = _statuses((path / STATUS).glob("*.json"))
     controller = known.pop(CONTROLLER, None)
     early = _statuses([path / STATUS / f"{CONTROLLER}{EARLY}"]).get(CONTROLLER)
-    if early is not None and held_by == _holder(early):  # otherwise it was killed before it began
+    if early is not None and (controller is None or held_by == _holder(early)):  # else killed where another had ended
         controller = early
     if controller is not None:  # what is older belongs to an earlier run
         known = {name: one for name, one in known.items() if one["time"] >= controller["started"] - SKEW_S}
@@ -88,7 +88,12 @@ def read_status(folder: str | Path) -> RunStatus:
     (stacks, dumped), (_, logged_at) = _newest((path / STACKS).glob("*.txt")), _newest([path / METRICS_FILE])
     return RunStatus(
         folder=str(folder),
-        state=_state(controller, held_by, now - max((one["time"] for one in known.values()), default=0.0)),
+        state=_state(
+            controller,
+            held_by,
+            (path / LOCK_FILE).exists(),
+            now - max((one["time"] for one in known.values()), default=0.0),
+        ),
         held_by=held_by,
         step=logged if logged is not None else (controller or {}).get("step"),
         steps=(controller or {}).get("steps"),
@@ -133,10 +138,10 @@ def _newest(files: Iterable[Path]) -> tuple[str | None, float]:
     return file_name, when
 
 
-def _state(controller: dict[str, Any] | None, held_by: str | None, silent_s: float) -> str:
-    """A file system without locks has no holder: there the status alone decides."""
+def _state(controller: dict[str, Any] | None, held_by: str | None, has_lock: bool, silent_s: float) -> str:
+    """A file system without locks has no holder: there the status alone decides. A run that ends removes its lock."""
     if controller is None:
-        return "starting" if held_by else "unknown"
+        return "starting" if held_by else "dead" if has_lock else "unknown"
     reported = str(controller["state"])
     if reported not in ("starting", "running"):
         ends = held_by == _holder(controller)  # it still writes its last samples

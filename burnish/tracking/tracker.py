@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOGGER_S = 600.0  # for a logger to take a step; or to send all it has, where one that takes longer is only reported
+LOGGER_S = 600.0  # for a logger to take a step, or to close and send all it has
 
 # Logger name → where its backend is, and the package it needs besides the core.
 BACKENDS: dict[str, tuple[str, str | None]] = {
@@ -144,7 +144,7 @@ class Tracker:
         closers += [(f"{type(one).__name__} to close", partial(one.close, failed)) for one in self._backends]
         for what, close in closers:
             try:
-                with waiting("logger", "the tracker", what, LOGGER_S, report_only=True):
+                with waiting("logger", "the tracker", what, LOGGER_S):
                     close()
             except Exception as error:  # noqa: BLE001 - one logger must not keep the others open; raised below
                 failures.append(error)

@@ -26,7 +26,7 @@ from typing import Any
 from burnish import waits
 from burnish.literal import one_line
 from burnish.tracking import stacks
-from burnish.waits import Wait, limit_in_words
+from burnish.waits import EXIT_CODE, REPORT_ONLY, VARIABLE, Wait, limit_in_words
 
 LOOK_S = 1.0  # between two looks
 STATUS_S = 5.0  # between two status files
@@ -37,10 +37,8 @@ WRITING_S = 5.0  # for the last status to be on disk, and the last message in th
 DUMP_S = 15.0  # for a dump to be on disk, with what workers report
 SHOWN = 20  # waits in a status file, and events of one dump
 KEPT = 20  # dumps of a process
-EXIT_CODE = 3
 STATUS, STACKS = "status", "stacks"
 EARLY = ".starting"  # ends the name of a status
-VARIABLE, REPORT_ONLY = "BURNISH_WATCHDOG", "report"
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from burnish.config import GenerationConfig, Loaded, explain
 from burnish.config.data import DataConfig
 from burnish.data.chat import ChatRenderer, SpecialTexts
 from burnish.data.files import at
+from burnish.entry.ending import terminated_as_interrupted
 from burnish.errors import BurnishError, ConfigError, DataError, ToolFailure
 from burnish.literal import print_text
 from burnish.models.device import pick_device
@@ -36,7 +37,6 @@ from burnish.tracking.progress import Progress
 from burnish.tracking.watchdog import Watchdog
 from burnish.trainer.experience import training_sampling
 from burnish.trainer.response_file import ADDED, GenerationOutput, PromptFile, job_facts, output_schema
-from burnish.trainer.setup import terminated_as_interrupted
 
 log = logging.getLogger(__name__)
 

@@ -3,11 +3,18 @@
 `--fail-under X` is a flag of this command alone, so it is taken out here, before the keys are read.
 """
 
+if __name__ == "__main__":
+    from burnish.entry import ending
+
+    ending.begin(__name__)
+
+
 import math
 from contextlib import suppress
 
 from burnish.config import EVAL, EvalConfig, Loaded, run
 from burnish.config.finalise import finalise_eval
+from burnish.entry.ending import importing
 from burnish.entry.keys import run_program
 from burnish.errors import ConfigError
 
@@ -20,8 +27,10 @@ def main(argv: list[str]) -> int:
     def evaluate_job(loaded: Loaded[EvalConfig]) -> int:
         if loaded.flags.plan:
             raise ConfigError("--plan is for commands that train; burnish eval has nothing to plan for")
-        from burnish.trainer.evaluation import evaluate  # numpy and pyarrow only once the keys are known to be right
-
+        with importing():
+            from burnish.trainer.evaluation import (
+                evaluate,
+            )  # numpy and pyarrow only once the keys are known to be right
         return evaluate(loaded, threshold)
 
     return run(words, EVAL, finalise_eval, evaluate_job)

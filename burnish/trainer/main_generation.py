@@ -1,6 +1,13 @@
 """`python3 -m burnish.trainer.main_generation key=value …`, in short `burnish generate`: responses to prompts."""
 
+if __name__ == "__main__":
+    from burnish.entry import ending
+
+    ending.begin(__name__)
+
+
 from burnish.config import GENERATION, GenerationConfig, Loaded, finalise_generation, run
+from burnish.entry.ending import importing
 from burnish.entry.keys import run_program
 from burnish.errors import ConfigError
 
@@ -17,8 +24,8 @@ def _generate(loaded: Loaded[GenerationConfig]) -> None:
 
     locate(loaded.config.data.path)
     resolve_path(loaded.config.model.path)
-    from burnish.trainer.generation import generate  # torch only once keys and paths are known to be right
-
+    with importing():
+        from burnish.trainer.generation import generate  # torch only once keys and paths are known to be right
     generate(loaded)
 
 

@@ -1,7 +1,14 @@
 """`python3 -m burnish.trainer.main_ppo key=value …`, in short `burnish ppo`: RL training, every algorithm."""
 
+if __name__ == "__main__":
+    from burnish.entry import ending
+
+    ending.begin(__name__)
+
+
 from burnish.algorithms.needs import needs_of
 from burnish.config import PPO, Loaded, PPOConfig, finalise, run
+from burnish.entry.ending import importing
 from burnish.entry.keys import run_program
 from burnish.trainer import restart
 
@@ -17,8 +24,8 @@ def _finish(config: PPOConfig, explicit: frozenset[str]) -> list[str]:
 
 def _train(loaded: Loaded[PPOConfig]) -> None:
     if not restart.is_finished(loaded.config):
-        from burnish.trainer import setup  # torch only once the keys are known to be right
-
+        with importing():
+            from burnish.trainer import setup  # torch only once the keys are known to be right
         setup.run(loaded)
 
 

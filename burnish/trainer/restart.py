@@ -10,8 +10,6 @@ import dataclasses
 import json
 import logging
 import os
-import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,37 +17,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from burnish.config import PPOConfig
+from burnish.entry import ending
 from burnish.errors import BurnishError
-from burnish.tracking.watchdog import EXIT_CODE
+from burnish.waits import EXIT_CODE
 
 if TYPE_CHECKING:
     from burnish.trainer.ppo import PPOTrainer
 
 VARIABLE = "BURNISH_RESTART"
-STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 log = logging.getLogger(__name__)
 
 _record: dict[str, Any] = {}  # of the restart that this process is
 _job = 0  # the number of the current one
-_received: socket.socket | None = None  # numbers of signals; None: not a command that can be started again
-_environment: dict[str, str] = {}  # of the command, when it began: libraries add to it what names their processes
+# Of a command that can be started again, when it began: libraries add to it what names their processes.
+_environment: dict[str, str] = {}
 
 
 def prepare(argv: list[str]) -> None:
-    """Called by a command with its words. Lets `on_hang` start the process again, if it was started with these words;
-    keeps the signals it gets, for one that a hanging program could not handle must not be lost."""
-    global _received, _job
+    """Called by a command with its words. Lets `on_hang` start the process again, if it was started with these words,
+    unless it got a signal to stop that it could not handle (`entry/ending.py`)."""
+    global _job
     _job = 0
     _record.update(json.loads(os.environ.pop(VARIABLE, "{}")))
-    with suppress(ValueError):  # not the main thread
-        is_command = bool(argv) and set(argv) <= set(sys.orig_argv) and sys.argv[0] != "-"  # stdin cannot be read again
-        if _received is None and is_command:
-            _environment.update(os.environ)
-            _received, sender = socket.socketpair()
-            _received.setblocking(False)
-            sender.setblocking(False)
-            signal.set_wakeup_fd(sender.detach(), warn_on_full_buffer=False)
+    if argv and set(argv) <= set(sys.orig_argv) and sys.argv[0] != "-":  # stdin cannot be read again
+        _environment.update(os.environ)
 
 
 def is_finished(config: PPOConfig) -> bool:
@@ -94,7 +86,7 @@ class Restarts:
         next_step = f"This process is ended (exit code {EXIT_CODE})"
         if trainer.ending:
             next_step = f"The run had ended before that ({trainer.ending}). {next_step}"
-        if trainer.ending or _received is None or _was_stopped(_received):
+        if trainer.ending or not _environment or ending.received:
             return next_step, lambda: None
         what = self._count(why, trainer)
         if self.event is None:
@@ -128,14 +120,6 @@ class Restarts:
         self.event = {"attempt": self.in_a_row, "failed_step": trainer.step, "checkpoint": saved, "error": error}
         source = newest or "where it started, for it saved nothing yet"
         return f"restart {self.in_a_row} of {self.most}: the run continues from {source}"
-
-
-def _was_stopped(received: socket.socket) -> bool:
-    """Whether a signal came that a program that hangs could not handle."""
-    try:
-        return not STOPS.isdisjoint(received.recv(4096))
-    except BlockingIOError:
-        return False
 
 
 def _start_again(record: dict[str, Any]) -> None:

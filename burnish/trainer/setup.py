@@ -6,11 +6,8 @@ What can be wrong with keys, files, rows and the reward function is found here, 
 
 import functools
 import logging
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -30,6 +27,7 @@ from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
+from burnish.entry.ending import terminated_as_interrupted
 from burnish.errors import ModelError, WorkerDied, WorkersLate
 from burnish.literal import print_text
 from burnish.models.adapters import initial_adapter
@@ -97,27 +95,6 @@ def newest(trainer: PPOTrainer) -> str:
     if folder is None:
         return f"there is no checkpoint yet (trainer.save_freq says when); the run folder is {trainer.store.root}"
     return f"the newest checkpoint is {folder}"
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """A scheduler's SIGTERM ends the run as Ctrl-C does: with its last words."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        handler = signal.getsignal(signal.SIGINT)  # an event loop has its own; a shell's background job none
-        if not callable(handler):
-            raise KeyboardInterrupt
-        handler(number, frame)
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: whoever runs it there handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:

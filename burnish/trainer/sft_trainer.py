@@ -1,6 +1,13 @@
 """`python3 -m burnish.trainer.sft_trainer key=value …`, in short `burnish sft`: supervised fine-tuning."""
 
+if __name__ == "__main__":
+    from burnish.entry import ending
+
+    ending.begin(__name__)
+
+
 from burnish.config import SFT, Loaded, SFTConfig, finalise_sft, run
+from burnish.entry.ending import importing
 from burnish.entry.keys import run_program
 
 
@@ -9,9 +16,9 @@ def main(argv: list[str]) -> None:
 
 
 def _train(loaded: Loaded[SFTConfig]) -> None:
-    from burnish.trainer import supervised
-    from burnish.trainer.sft import NextTokens  # torch only once the keys are known to be right
-
+    with importing():
+        from burnish.trainer import supervised
+        from burnish.trainer.sft import NextTokens  # torch only once the keys are known to be right
     supervised.run(loaded, NextTokens)
 
 

@@ -142,6 +142,23 @@ def test_run_that_ended_before_it_began_leaves_nothing(run):
     assert read_status(folder.path).state == "done"
 
 
+@pytest.mark.parametrize("has_status", [True, False])
+def test_run_that_was_killed_in_its_first_seconds_is_dead(tmp_path, capsys, monkeypatch, has_status):
+    monkeypatch.setattr("burnish.tracking.run_status.SILENT_S", 0.0)
+    folder = tmp_path / "run"
+    program = KILLED.replace("    tracker.start()\n", "")
+    command, root = [sys.executable, "-c", program, str(folder)], Path(__file__).parents[2]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as process:
+        assert process.stdout.readline() == b"begun\n"
+        until((folder / "status/controller.starting").exists)
+        process.kill()
+    if not has_status:
+        (folder / "status/controller.starting").unlink()
+    assert main(["status", str(folder)]) == 0
+    assert "state     ended without a last report, " in (text := capsys.readouterr().out)
+    assert "There is no checkpoint yet: the same command starts from scratch" in text
+
+
 def test_folder_held_by_another_run_is_left_alone(run):
     with begun(run):
         status_of(run.default_local_dir, state="starting")

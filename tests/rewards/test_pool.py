@@ -483,3 +483,49 @@ def test_the_time_limit_grows_with_the_number_of_samples_and_is_reported(make_po
     assert [r.score for r in pool.submit_all(requests(*"abcd")).result()] == [1.0] * 4
     results = make_pool(source.format(1000), timeout=0.2).submit_all(requests("a", "b")).result()
     assert {r.error for r in results} == {"timed out: no scores of 2 samples within 2 × reward.timeout=0.2 s"}
+
+
+@pytest.mark.hostile
+@pytest.mark.long
+def test_a_function_that_hangs_while_it_is_imported_is_reported_with_its_line(make_pool, caplog, monkeypatch):
+    monkeypatch.setattr("burnish.rewards.pool.START_SECONDS", 12.0)
+    pool = make_pool("\nimport threading; threading.Event().wait()\ndef compute_score(): return 1.0")
+    with pytest.raises(ConfigError) as error:
+        pool.check()
+    assert "not imported within 10.8 s: still importing my_reward.py, line 2" in str(error.value)
+    said = [text for text in caplog.messages if "still importing my_reward.py, line 2" in text]
+    assert len(said) == 1 and said[0].endswith("the limit is 10.8 s")
+
+
+NOISE = """
+    import os, sys
+    NOISE = b"noise " * 50_000
+    def noise(times):
+        for _ in range(times):
+            os.write(1, NOISE)
+    {before}
+    def compute_score(solution_str):
+        {within}
+        return float(solution_str)
+    """
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("before", "within"),
+    [("noise(200)", "pass"), ("pass", "noise(200)"), ("pass", "os.system('yes | head -c 60000000')")],
+    ids=["import", "call", "program"],
+)
+def test_of_what_a_function_prints_the_beginning_is_shown(make_pool, request_of, capfd, monkeypatch, before, within):
+    monkeypatch.setattr("burnish.child.output.MINUTE_BYTES", 10_000)
+    pool = make_pool(NOISE.format(before=before, within=within), num_workers=2)
+    pool.check()
+    results = score_all(pool, [request_of(str(i)) for i in range(4)])
+    assert [result.score for result in results] == [0.0, 1.0, 2.0, 3.0]
+    shown = capfd.readouterr().err
+    assert len(shown) < 11_000 * 3 and "the rest of this minute is not shown" in shown
+
+
+def test_a_function_may_close_its_output(make_pool, request_of):
+    pool = make_pool("import os\ndef compute_score(): os.close(1); os.close(2); return 1.0")
+    assert score(pool, request_of()).score == 1.0

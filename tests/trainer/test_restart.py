@@ -170,7 +170,7 @@ def test_program_that_calls_the_trainer_itself_or_is_read_from_stdin_is_not_star
 def test_run_that_hangs_while_it_is_closed_reports_its_error_and_is_not_started_again(run, monkeypatch):
     trainer = run("trainer.total_training_steps=1", executor="local")
     assert trainer.ending == "all steps are done"
-    monkeypatch.setattr(restart, "_received", object())  # as in a command
+    monkeypatch.setitem(restart._environment, "PATH", "")  # as in a command
     with pytest.raises(WorkerError):
         try:
             raise WorkerError("rank 1 has failed")

@@ -271,7 +271,7 @@ PATHS = {
     "a query alone": b"?x=1",
     "template": b"/{{7*7}}${7*7}",
 }
-METHODS = {"PUT", "DELETE", "PATCH", "GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "get", "X" * 200, "!#$%&"}
+METHODS = ("PUT", "DELETE", "PATCH", "GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "get", "X" * 200, "!#$%&")
 
 TABLE: dict[str, Malformed] = {
     **{f"not http: {name}": Malformed(raw, 400, INVALID_HTTP) for name, raw in NOT_HTTP.items()},

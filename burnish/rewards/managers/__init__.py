@@ -18,7 +18,9 @@ from burnish.rewards.function import NEEDS_BATCH
 from burnish.rewards.managers.naive import NaiveRewardManager, spec_of
 from burnish.rewards.scoring import Scoring
 from burnish.user_code import load_object, load_target, nearest
+from burnish.waits import waiting
 
+CLOSE_S = 60.0  # for a user's manager to end what it holds
 _NAIVE = "burnish.rewards.managers.naive:NaiveRewardManager"
 #: name → class.
 MANAGERS = {
@@ -56,7 +58,8 @@ class UserManager:
 
     def close(self) -> None:
         if close := getattr(self.manager, "close", None):
-            close()
+            with waiting("reward", "the trainer", f"{type(self.manager).__name__} to close", CLOSE_S):
+                close()
 
 
 RewardManager: TypeAlias = NaiveRewardManager | UserManager
