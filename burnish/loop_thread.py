@@ -179,15 +179,15 @@ class LoopThread:
         loop = asyncio.new_event_loop()
         loop.set_default_executor(self._pool)
 
-        def kept(start: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+        def kept(start: str) -> Any:
             async def start_and_keep(*arguments: Any, **settings: Any) -> Any:
-                transport, protocol = await start(*arguments, **settings)
+                transport, protocol = await getattr(type(loop), start)(loop, *arguments, **settings)
                 self._children.add(transport)
                 return transport, protocol
 
             return start_and_keep
 
-        vars(loop).update(subprocess_exec=kept(loop.subprocess_exec), subprocess_shell=kept(loop.subprocess_shell))
+        vars(loop).update({start: kept(start) for start in ("subprocess_exec", "subprocess_shell")})
         return loop
 
 

@@ -11,7 +11,7 @@ import torch
 from burnish.config.key import keys_of, read
 from burnish.config.load import PPO, load_ppo
 from burnish.engine.dump import Dump, Update
-from burnish.errors import CheckpointError, ConfigError
+from burnish.errors import CheckpointError, ConfigError, ModelError
 from burnish.protocol import DataProto
 from burnish.trainer import setup
 from burnish.trainer.replay_config import READ, config_of
@@ -114,7 +114,7 @@ def test_weights_are_safetensors_in_the_dump(make):
     dump = make()
     index = dump.folder / "model/model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../../other.safetensors"}}))
-    with pytest.raises(CheckpointError, match=r"names .*other.safetensors as its weights, which is outside"):
+    with pytest.raises(ModelError, match=r"names .*other.safetensors.*which is outside of"):
         config_of(dump, [])
     index.unlink()
     (dump.folder / "model/pytorch_model.bin").write_bytes(b"")

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from burnish.literal import print_text
 from burnish.sandbox import Limits
 from burnish.sandbox.jail import inside, linux, seccomp, users, view
 from burnish.sandbox.jail.cores import Cores
@@ -242,7 +241,7 @@ def _remove(folder: str) -> None:
             os.close(top)
         os.rmdir(folder)
     except OSError as error:
-        print_text(f"the sandbox could not remove {folder}: {linux.said(error)}", sys.stderr)
+        print(f"the sandbox could not remove {folder}: {linux.said(error)}", file=sys.stderr)
 
 
 def _unlink(name: str, folder: int, top: int, fresh: Iterator[str]) -> None:
