@@ -241,7 +241,7 @@ def _remove(folder: str) -> None:
             os.close(top)
         os.rmdir(folder)
     except OSError as error:
-        print(f"the sandbox could not remove {folder}: {linux.said(error)}", file=sys.stderr)
+        sys.stderr.write(f"the sandbox could not remove {folder}: {linux.said(error)}\n")
 
 
 def _unlink(name: str, folder: int, top: int, fresh: Iterator[str]) -> None:
