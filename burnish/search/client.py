@@ -246,7 +246,7 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
 def open_connections(url: str) -> httpx.AsyncClient:
     # Certificates take long to load. Without the environment: a proxy for the internet does not know the machines of a
     # cluster.
-    key = os.environ.get(KEY_VARIABLE)
+    key = os.environ.get(KEY_VARIABLE, "").strip()
     headers = {b"authorization": f"Bearer {key}".encode()} if key else {}
     return httpx.AsyncClient(headers=headers, verify=url.startswith("https:"), timeout=None, trust_env=False)
 

@@ -414,5 +414,5 @@ def test_the_client_sends_the_key_of_the_environment(monkeypatch):
         address = f"{server.url}/retrieve"
         with pytest.raises(ConfigError, match="API key is missing.*; set BURNISH_RETRIEVER_API_KEY to its key"):
             probe(address, 30)
-        monkeypatch.setenv("BURNISH_RETRIEVER_API_KEY", "sésame")
+        monkeypatch.setenv("BURNISH_RETRIEVER_API_KEY", "sésame\n")  # as a file has it
         probe(address, 30)

@@ -203,6 +203,9 @@ def test_connections_stay_below_the_descriptors_of_the_process(monkeypatch):
     assert most(300) == 190 - RESERVE or changed == [(310 + RESERVE, 1000)]
     limits.append((resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert most(4096) == 4096
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: int("macOS"))  # ValueError, as there
+    limits.append((200, resource.RLIM_INFINITY))
+    assert most(4096) == 190 - RESERVE
     limits.append((20, 20))
     assert most(4096) == 1
 
