@@ -234,8 +234,9 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
         with waiting("retriever", "", f"{url}: a first answer", timeout):
             run_to_end(ask())
     except Refused as error:
-        if error.status == UNPROCESSABLE:
-            raise ConfigError(f"retriever.url={url}: it refuses a search with retriever.topk={topk}: {error}") from None
+        refusals = {401: "it asks for a key", UNPROCESSABLE: f"it refuses a search with retriever.topk={topk}"}
+        if error.status in refusals:
+            raise ConfigError(f"retriever.url={url}: {refusals[error.status]}: {error}") from None
         parts = urlsplit(url)
         raise ConfigError(
             f"retriever.url={url}: no retrieval server answers there. Start one with `burnish retriever serve --index "
