@@ -54,7 +54,9 @@ def add_key(to: argparse.ArgumentParser, variable: str) -> None:
 def read_key(flag: str | None, variable: str) -> str | None:
     """What clients must send. An empty key is most likely a variable that was never set, and would let everyone in."""
     name, key = ("--api-key", flag) if flag is not None else (variable, os.environ.get(variable))
-    if key == "":
+    if key is None:
+        return None
+    if not (key := key.strip()):  # as of a file that ends with a line break; no header could hold that
         raise ConfigError(f"{name} is empty; give a key, or leave it out to serve without one")
     return key
 

@@ -234,8 +234,9 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
         with waiting("retriever", "", f"{url}: a first answer", timeout):
             run_to_end(ask())
     except Refused as error:
-        if error.status == UNPROCESSABLE:
-            raise ConfigError(f"retriever.url={url}: it refuses a search with retriever.topk={topk}: {error}") from None
+        refusals = {401: "it asks for a key", UNPROCESSABLE: f"it refuses a search with retriever.topk={topk}"}
+        if error.status in refusals:
+            raise ConfigError(f"retriever.url={url}: {refusals[error.status]}: {error}") from None
         parts = urlsplit(url)
         raise ConfigError(
             f"retriever.url={url}: no retrieval server answers there. Start one with `burnish retriever serve --index "
@@ -246,7 +247,7 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
 def open_connections(url: str) -> httpx.AsyncClient:
     # Certificates take long to load. Without the environment: a proxy for the internet does not know the machines of a
     # cluster.
-    key = os.environ.get(KEY_VARIABLE)
+    key = os.environ.get(KEY_VARIABLE, "").strip()
     headers = {b"authorization": f"Bearer {key}".encode()} if key else {}
     return httpx.AsyncClient(headers=headers, verify=url.startswith("https:"), timeout=None, trust_env=False)
 

@@ -33,7 +33,7 @@ from burnish.search.documents import (
 )
 from burnish.search.index import open_index
 from burnish.search.manifest import MANIFEST
-from burnish.search.service import CACHED_DOCUMENTS, CONTENT_TYPE, MAX_WAITING, Overloaded, SearchFailed, SearchService
+from burnish.search.service import CACHED_DOCUMENTS, CONTENT_TYPE, MAX_WAITING, SearchService
 from burnish.web import HttpProblem, overloaded
 from burnish.web.requests import JSON, Limits, bare_app, check_key, read_body, while_connected
 from burnish.web.server import HttpServer, is_local, listen, url
@@ -168,13 +168,9 @@ def make_app(
             check_key(request, api_key)
             query, documents = await read_query(request, topk)
             if service.metrics.in_flight >= MAX_REQUESTS:
-                raise Overloaded(f"{MAX_REQUESTS} requests are in flight")
+                raise overloaded(f"{MAX_REQUESTS} requests are in flight")
             hits = await while_connected(request, service.search(query.queries, documents))
             response = found_response(hits, query.return_scores)
-        except Overloaded as error:
-            response = problem_response(overloaded(str(error)))
-        except SearchFailed as error:
-            response = problem_response(HttpProblem(500, str(error)))
         except HttpProblem as problem:
             response = problem_response(problem)
         service.metrics.observe(response.status_code, time.perf_counter() - begin)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from burnish.search.documents import AnswerCache, Hit, Retriever
+from burnish.web import HttpProblem, overloaded
 
 MAX_BATCH = 128  # queries of one call; also what a stopping server may still have to wait for
 CACHED_DOCUMENTS = 100_000
@@ -38,12 +39,11 @@ Key = tuple[str, int]  # query and topk
 logger = logging.getLogger(__name__)
 
 
-class Overloaded(Exception):
-    """Too many queries wait already."""
-
-
-class SearchFailed(Exception):
+class SearchFailed(HttpProblem):
     """The retriever raised on a query, or broke its contract."""
+
+    def __init__(self, detail: str):
+        super().__init__(500, detail)
 
 
 Outcome = list[Hit] | SearchFailed
@@ -105,7 +105,7 @@ class SearchService:
         }
         new = [key for key in different if key not in found and key not in futures]
         if len(self._waiting) + len(new) > self._max_waiting:
-            raise Overloaded(f"{len(self._waiting)} queries wait, and this server holds at most {self._max_waiting}")
+            raise overloaded(f"{len(self._waiting)} queries wait, and this server holds at most {self._max_waiting}")
         hits = sum(key in found for key in keys)
         joined = len(keys) - hits - len(new)
         self.metrics.count(queries_total=len(keys), cache_hits_total=hits, joined_queries_total=joined)

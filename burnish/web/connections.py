@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -150,6 +151,8 @@ def descriptors(wanted: int) -> int:
     used = len(os.listdir("/dev/fd"))
     soft, hard = (math.inf if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
     if soft < min(used + wanted, hard):
-        soft = min(used + wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (int(soft), -1 if hard == math.inf else int(hard)))
+        more = min(used + wanted, hard)
+        with suppress(OSError, ValueError):  # there is a lower limit that this does not show, as on macOS
+            resource.setrlimit(resource.RLIMIT_NOFILE, (int(more), -1 if hard == math.inf else int(hard)))
+            soft = more
     return int(min(soft - used, wanted))

@@ -5,7 +5,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from tests.sandbox.conftest import MARK, children, marked_processes, supervisor_
 from tests.sandbox.hostile import HOSTILE, Hostile
 from tests.sandbox.hostile_more import MORE
 
+pytestmark = pytest.mark.hostile
+TABLES = HOSTILE, MORE
+MARKS: tuple[list[pytest.MarkDecorator], ...] = [], [pytest.mark.long]
 AT_A_TIME = 32
 #: Uses what hostile programs use up: memory, files, pipes, sockets, processes and threads.
 NEIGHBOUR = """
@@ -88,31 +92,18 @@ Outcomes = dict[str, tuple[Outcome, Outcome]]
 
 
 @pytest.fixture(scope="module")
-def outcomes(sandbox: LocalSandbox, known: dict[str, object]) -> Outcomes:
-    return asyncio.run(run_table(sandbox, known, HOSTILE))
+def outcomes(sandbox: LocalSandbox, known: dict[str, object]) -> Callable[[int], Outcomes]:
+    return cache(lambda table: asyncio.run(run_table(sandbox, known, TABLES[table])))
 
 
-@pytest.fixture(scope="module")
-def more_outcomes(sandbox: LocalSandbox, known: dict[str, object]) -> Outcomes:
-    return asyncio.run(run_table(sandbox, known, MORE))
-
-
-@pytest.mark.hostile
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_program_has_the_expected_outcome(name, outcomes):
-    check(HOSTILE[name], *outcomes[name])
-
-
-@pytest.mark.hostile
-@pytest.mark.long
-@pytest.mark.parametrize("name", MORE)
-def test_another_hostile_program_has_the_expected_outcome(name, more_outcomes):
-    check(MORE[name], *more_outcomes[name])
-
-
-def check(hostile: Hostile, outcome: Outcome, neighbour: Outcome) -> None:
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [pytest.param(i, name, marks=MARKS[i], id=name) for i, table in enumerate(TABLES) for name in table],
+)
+def test_hostile_program_has_the_expected_outcome(table, name, outcomes):
     """Seconds are by the sandbox's own count, without waiting for a busy core; the room is for a supervisor that gets
     no core. On a machine that gives a program hardly any core, its outcome says so, and nothing about it."""
+    hostile, (outcome, neighbour) = TABLES[table][name], outcomes(table)[name]
     if "the machine is too busy" in outcome.reason:
         pytest.skip(outcome.reason)
     assert outcome.status in hostile.status and hostile.right(outcome), outcome
@@ -120,7 +111,6 @@ def check(hostile: Hostile, outcome: Outcome, neighbour: Outcome) -> None:
     assert neighbour.succeeded and sorted(neighbour.stdout) == sorted(NEIGHBOUR_PRINTS), neighbour
 
 
-@pytest.mark.hostile
 @pytest.mark.parametrize("name", ["endless loop", "endless sleep", "stubborn fork bomb", "deaf to signals"])
 def test_it_is_ended_soon_after_its_limit(name, sandbox):
     """By the clock, with room for a busy machine; their limits are far below that."""
@@ -129,21 +119,10 @@ def test_it_is_ended_soon_after_its_limit(name, sandbox):
     assert time.monotonic() - begin < HOSTILE[name].limits.seconds + 30
 
 
-@pytest.mark.hostile
-@pytest.mark.usefixtures("outcomes")
-def test_nothing_is_left_behind_and_nobody_outside_was_reached(sandbox, known, listeners):
-    check_nothing_is_left(sandbox, known, listeners)
-
-
-@pytest.mark.hostile
-@pytest.mark.long
-@pytest.mark.usefixtures("more_outcomes")
-def test_the_others_leave_nothing_behind_either(sandbox, known, listeners):
-    check_nothing_is_left(sandbox, known, listeners)
-
-
-def check_nothing_is_left(sandbox, known, listeners):
+@pytest.mark.parametrize("table", [pytest.param(i, marks=marks) for i, marks in enumerate(MARKS)])
+def test_nothing_is_left_behind_and_nobody_outside_was_reached(table, outcomes, sandbox, known, listeners):
     """No process, and with the last of them the kernel has dropped their files, memory and sockets."""
+    outcomes(table)
     assert children(supervisor_pid(sandbox)) == []
     assert marked_processes() == []
     for folder in ("/", "/usr", "/usr/lib", "/etc", "/dev", "/dev/shm", "/var/tmp", "/tmp", *known["FOLDERS"]):

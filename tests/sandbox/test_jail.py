@@ -317,7 +317,7 @@ def running() -> Iterator[tuple[Running, socket.socket]]:
     channel, first = socket.socketpair()
     channel.setblocking(False)
     out, err = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
-    cores = SimpleNamespace(count=2.0, idle=lambda now: 0.0)
+    cores = SimpleNamespace(count=2.0, counts=[2.0], idle=lambda now: [0.0])
     proc = os.open("/proc", os.O_RDONLY)
     launcher = SimpleNamespace(proc=proc, isolated=True, end=lambda tree: None, socket_bytes=0, cores=cores)
     running = Running(1, Limits(seconds=1.0), launcher, Tree(os.getpid(), channel, out, err, ""))  # type: ignore[arg-type]
@@ -355,11 +355,23 @@ def test_one_that_ended_before_a_late_look_is_not_timed_out(running):
 def test_only_what_runs_outside_makes_a_program_wait(running, monkeypatch, idle, computed, by_first, waited, spent):
     """In ten seconds of two cores."""
     program, _ = running
-    program.begin = 100.0
+    program.begin, program._idle_before = 100.0, [0.0]
     monkeypatch.setattr(Usage, "look", lambda self, now: None)
-    program.launcher.cores.idle = lambda now: idle
+    program.launcher.cores.idle = lambda now: [idle]
     program.usage.computed, program.usage.computed_by_first, program.usage.waited = computed, by_first, waited
     assert program._look(110.0, 110.0) == 10.0 and program.spent == pytest.approx(spent)
+
+
+def test_waiting_for_the_cores_of_a_machine_and_for_a_groups_quota_both_count(running, monkeypatch):
+    """Of eight cores that others kept busy for 5 of the 10 s, a group was granted two, and used one."""
+    program, _ = running
+    program.begin, program._idle_before, program.usage.waited = 100.0, [0.0, 0.0], 9.9
+    monkeypatch.setattr(Usage, "look", lambda self, now: None)
+    cores = program.launcher.cores
+    for idle, spent in (([40.0, 20.0], 5.0), ([80.0, 10.0], 5.0), ([60.0, 15.0], 5.0), ([80.0, 20.0], 10.0)):
+        cores.counts, cores.idle = [8.0, 2.0], lambda now, idle=idle: idle
+        program._look(110.0, 110.0)
+        assert program.spent == pytest.approx(spent)
 
 
 def test_cores_are_idle_where_nothing_runs(tmp_path):
@@ -371,9 +383,9 @@ def test_cores_are_idle_where_nothing_runs(tmp_path):
     (tmp_path / "stat").write_text("\n".join(["cpu 0 0 0 0 0 0", *lines, "intr 5 0 0", ""]))
     proc = os.open(tmp_path, os.O_RDONLY)
     cores = Cores(proc, str(tmp_path / "none"))
-    assert cores.count == len(mine) and cores.idle(1.0) == 5.0 * len(mine)
+    assert cores.counts == [len(mine)] and cores.idle(1.0) == [5.0 * len(mine)]
     (tmp_path / "stat").write_text(f"cpu{mine[0]} 0 0 0 0 0 0\n")
-    assert cores.idle(1.001) > 0 and cores.idle(2.0) == 0.0
+    assert cores.idle(1.001)[0] > 0 and cores.idle(2.0) == [0.0]
     os.close(proc)
 
 
@@ -403,7 +415,7 @@ def test_a_container_has_the_cores_that_its_group_grants(tmp_path, membership, f
         (tmp_path / "groups" / name).write_text(text + "\n")
     proc = os.open(tmp_path, os.O_RDONLY)
     cores = Cores(proc, str(tmp_path / "groups"))
-    assert cores.count == 0.5 and cores.idle(10.0) == pytest.approx(idle)
+    assert cores.count == 0.5 and cores.idle(10.0) == pytest.approx([0.0, idle])
     os.close(proc)
 
 

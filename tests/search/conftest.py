@@ -79,21 +79,29 @@ class Running:
 
 
 @contextmanager
-def serving(retriever: Retriever, **options: Any) -> Iterator[Running]:
-    from burnish.search.server import make_app
+def running_app(app: Any) -> Iterator[tuple[Any, str]]:
+    """Its server, and where that is."""
     from burnish.web.server import HttpServer, listen, url
 
     with listen("127.0.0.1", 0) as listener:
-        server = HttpServer(make_app(retriever, **options), lifespan="on")
+        server = HttpServer(app, lifespan="on")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            with httpx.Client(base_url=url(listener), timeout=DEADLINE_S) as http:
-                yield Running(url(listener), retriever, http, server)
+            yield server, url(listener)
         finally:
             server.should_exit = True
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
+
+
+@contextmanager
+def serving(retriever: Retriever, **options: Any) -> Iterator[Running]:
+    from burnish.search.server import make_app
+
+    app = make_app(retriever, **options)
+    with running_app(app) as (server, url), httpx.Client(base_url=url, timeout=DEADLINE_S) as http:
+        yield Running(url, retriever, http, server)
 
 
 @pytest.fixture

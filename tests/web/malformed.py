@@ -198,62 +198,6 @@ BODIES = {
     "code": b'{"__class__": {"__reduce__": ["os.system", "id"]}}',
     "xml": b'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><x>&e;</x>',
 }
-#: Fields of requests to a model, and to the retriever: each body is the good one with them.
-MODEL_FIELDS = {
-    "messages null": {"messages": None},
-    "messages empty": {"messages": []},
-    "messages of text": {"messages": "hi"},
-    "messages of numbers": {"messages": [1, 2]},
-    "messages without role": {"messages": [{"content": "x"}]},
-    "messages of nobody": {"messages": [{"role": "root", "content": "x"}]},
-    "messages without content": {"messages": [{"role": "user"}]},
-    "messages of objects": {"messages": [{"role": "user", "content": {"a": 1}}]},
-    "model null": {"model": None},
-    "model a list": {"model": ["nano"]},
-    "temperature text": {"temperature": "hot"},
-    "temperature negative": {"temperature": -1},
-    "temperature huge": {"temperature": 1e300},
-    "temperature list": {"temperature": [1]},
-    "top_p above one": {"top_p": 1.5},
-    "top_k half": {"top_k": 1.5},
-    "max_tokens negative": {"max_tokens": -5},
-    "max_tokens huge": {"max_tokens": 10**30},
-    "n zero": {"n": 0},
-    "n text": {"n": "many"},
-    "stop number": {"stop": 5},
-    "stop empty text": {"stop": [""]},
-    "stop of many": {"stop": ["x"] * 1000},
-    "stream text": {"stream": "yes"},
-    "seed text": {"seed": "x"},
-    "stop ids out of range": {"stop_token_ids": [10**9]},
-    "tools number": {"tools": 3},
-    "tools of many": {"tools": [{}] * 500},
-    "logprobs text": {"logprobs": "all"},
-    "penalty": {"presence_penalty": 1.0},
-}
-QUERY_FIELDS = {
-    "queries null": {"queries": None},
-    "queries empty": {"queries": []},
-    "queries text": {"queries": "x"},
-    "queries of numbers": {"queries": [1]},
-    "queries of lists": {"queries": [["x"]]},
-    "queries of nothing": {"queries": [""]},
-    "queries blank": {"queries": [" \t\n"]},
-    "queries too long": {"queries": ["x" * 5000]},
-    "queries too many": {"queries": ["x"] * 5000},
-    "queries of objects": {"queries": [{"a": 1}]},
-    "topk zero": {"topk": 0},
-    "topk negative": {"topk": -3},
-    "topk huge": {"topk": 10**30},
-    "topk text": {"topk": "3"},
-    "topk half": {"topk": 0.5},
-    "topk true": {"topk": True},
-    "topk list": {"topk": [3]},
-    "too many documents": {"queries": ["x"] * 4000, "topk": 100},
-    "return_scores text": {"return_scores": "yes"},
-    "return_scores number": {"return_scores": 1},
-    "unknown": {"index": "../../etc/passwd"},
-}
 PATHS = {
     "of nobody": b"/nothing",
     "root": b"/",
@@ -331,9 +275,3 @@ TABLE: dict[str, Malformed] = {
     "cut: last chunk": Malformed(chunked(b"4\r\nabcd\r\n0\r\n"), CLOSED, ends=True),
     "cut: continue": Malformed(SHORT.replace(JSON, JSON + b"Expect: 100-continue\r\n"), CLOSED, ends=True),
 }
-
-
-def fields(good: dict[str, object], table: dict[str, dict[str, object]]) -> dict[str, Malformed]:
-    return {
-        f"field: {name}": Malformed(body(json.dumps(good | fields).encode()), INVALID) for name, fields in table.items()
-    }

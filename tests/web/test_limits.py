@@ -5,7 +5,6 @@ import logging
 import re
 import resource
 import select
-import threading
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -15,8 +14,9 @@ from burnish.web import connections as connections_module
 from burnish.web import server as server_module
 from burnish.web.connections import RESERVE, Connections
 from burnish.web.requests import Limits, bare_app
-from burnish.web.server import HttpServer, Seldom, listen
+from burnish.web.server import Seldom
 from tests.processes import until
+from tests.search.conftest import running_app
 from tests.web.conftest import DEADLINE_S, Place, good_request, read, running
 
 pytestmark = pytest.mark.hostile
@@ -44,21 +44,12 @@ def plain(limits):
     async def large() -> Response:
         return Response(bytes(64 * 1024 * 1024))
 
-    ready = threading.Event()
-    with listen("127.0.0.1", 0) as listener:
-        server = HttpServer(app, ready.set, lifespan="off")
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        assert ready.wait(DEADLINE_S)
+    with running_app(app) as (server, url):
         try:
-            place = Place("plain", server, listener.getsockname()[1], "/gate", {}, 400)
-            yield place, gate
+            yield Place("plain", server, int(url.rpartition(":")[2]), "/gate", {}, 400), gate
         finally:
             for loop, opened in gate:
                 loop.call_soon_threadsafe(opened.set)
-            server.should_exit = True
-            thread.join(DEADLINE_S)
-            assert not thread.is_alive()
 
 
 def is_closed(client):
@@ -203,6 +194,9 @@ def test_connections_stay_below_the_descriptors_of_the_process(monkeypatch):
     assert most(300) == 190 - RESERVE or changed == [(310 + RESERVE, 1000)]
     limits.append((resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert most(4096) == 4096
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: int("macOS"))  # ValueError, as there
+    limits.append((200, resource.RLIM_INFINITY))
+    assert most(4096) == 190 - RESERVE
     limits.append((20, 20))
     assert most(4096) == 1
 

@@ -2,8 +2,8 @@
 
 A task waits only while all cores are busy, and who else keeps them busy is not the program's to say. So of a program
 that has taken `computed` seconds of `cores` cores, no task can have waited for others longer than
-(cores * seconds - idle - computed) / cores. Where a control group grants less than the cores, as in a container, what
-it grants and has used takes their place.
+(cores * seconds - idle - computed) / cores. Where a control group grants less than the cores, as in a container, a task
+also waits when the group has used what it grants: as long again, by the group's grant and use.
 """
 
 import os
@@ -22,26 +22,26 @@ class Cores:
     def __init__(self, proc: int, groups: str = CONTROL_GROUPS):
         self._proc = proc
         self._names = {b"cpu%d" % number for number in os.sched_getaffinity(0)}
-        self.count = float(len(self._names))
-        self._used: int | None = None  # a control group's count of what it has used
-        self._read_at, self._idle = float("-inf"), 0.0
-        quota, usage = min(_quotas(read(proc, "self/cgroup").decode(), groups), default=(self.count, ""))
-        if quota < self.count:
-            self.count, self._used = quota, -1
+        self.counts = [float(len(self._names))]  # of the machine and, where it is less, what a control group grants
+        self._used: int | None = None  # what tells how much the group has used
+        quota, usage = min(_quotas(read(proc, "self/cgroup").decode(), groups), default=(float("inf"), ""))
+        if quota < self.counts[0]:
+            self.counts.append(quota)
             with suppress(OSError):
                 self._used = os.open(usage, os.O_RDONLY)
+        self.count = self.counts[-1]
+        self._read_at, self._idle = float("-inf"), [0.0] * len(self.counts)
 
-    def idle(self, now: float) -> float:
-        """Seconds until `now`, added up over the cores; from any start."""
+    def idle(self, now: float) -> list[float]:
+        """Of each of `counts`: seconds until `now`, added up over its cores; from any start."""
         if now - self._read_at >= FRESH_SECONDS:
             self._read_at = now
-            if self._used is None:
-                lines = map(bytes.split, read(self._proc, "stat").splitlines())
-                ours = [line for line in lines if len(line) > 5 and line[0] in self._names]
-                self._idle = sum(int(line[4]) + int(line[5]) for line in ours) / TICKS
-            elif self._used != -1:
+            lines = map(bytes.split, read(self._proc, "stat").splitlines())
+            ours = [line for line in lines if len(line) > 5 and line[0] in self._names]
+            self._idle = [sum(int(line[4]) + int(line[5]) for line in ours) / TICKS, *self._idle[1:]]
+            if self._used is not None:
                 with suppress(OSError):  # the group is gone
-                    self._idle = self.count * now - _seconds(os.pread(self._used, 4096, 0))
+                    self._idle[1] = self.count * now - _seconds(os.pread(self._used, 4096, 0))
         return self._idle
 
 

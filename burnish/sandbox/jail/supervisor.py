@@ -209,7 +209,7 @@ class Running:
         self.exit_code: int | None = None
         self._heard = b""
         self._cost = self._costs = 0.0  # seconds of the last look, and of all
-        self._idle_before = 0.0  # of the cores, when its clock began
+        self._idle_before: list[float] = []  # of the cores, when its clock began
         self._next_exact_look = 0.0
         self._gone = False
         self._killed_before = kills_for_memory(launcher.proc)
@@ -333,8 +333,9 @@ class Running:
         self.usage.look(now)
         cores, elapsed = self.launcher.cores, until - self.begin
         own = self.usage.computed + self.usage.computed_by_first + self._costs
-        outside = cores.count * (now - self.begin) - (cores.idle(now) - self._idle_before) - own
-        self.spent = max(elapsed - min(self.usage.waited, max(outside, 0.0) / cores.count), self.usage.computed)
+        lots = zip(cores.counts, cores.idle(now), self._idle_before, strict=True)
+        outside = sum(max(now - self.begin - (idle - before + own) / count, 0.0) for count, idle, before in lots)
+        self.spent = max(elapsed - min(self.usage.waited, outside), self.usage.computed)
         return elapsed
 
     def _exact_memory(self, now: float) -> int:

@@ -55,6 +55,7 @@ def test_messages_of_tools_are_read():
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0]"),
         ({"tools": "add"}, "a list of at most 128"),
+        ({"tools": [{}] * 129}, "a list of at most 128"),
         ({"messages": [MESSAGES[0] | {"name": "Ann"}]}, "name: only in a message of the role tool"),
         ({"messages": [MESSAGES[0] | {"tool_calls": [CALL]}]}, "only in a message of the role assistant"),
         ({"messages": [{"role": "developer", "content": "x"}]}, "use one of system, user, assistant, tool"),
