@@ -92,7 +92,11 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    task, left = asyncio.ensure_future(work), asyncio.ensure_future(client_left())
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    if task.done():  # it waits for nothing, as where all answers are cached
+        return task.result()
+    left = asyncio.ensure_future(client_left())
     try:
         await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
         if task.done() and not task.cancelled():
