@@ -27,16 +27,18 @@ REPORT_S, LEAVE_S = 1.0, 10.0  # for threads to end, before they are reported an
 
 received: list[int] = []  # signals of STOPS while `watched`, also those that a program that hangs could not handle
 
-
 _writing: int | None = None  # where signals are written while `watched`
 _code: int | None = None  # of a command that has left
 _LIBRARY = os.path.dirname(os.__file__)
 
 
 def _forget() -> None:
-    """A fork, whose signals are its own, must not have them counted here."""
+    """A fork, whose signals are its own, must not have them counted here, nor keep `_count` from ending."""
+    global _writing
     if _writing is not None:
         signal.set_wakeup_fd(-1)
+        os.close(_writing)
+        _writing = None
 
 
 def _end_before_teardown() -> None:
@@ -124,24 +126,26 @@ def watched() -> Iterator[None]:
     try:
         yield
     finally:
-        _writing = None
-        signal.set_wakeup_fd(before)
-        os.close(writing)
+        if _writing is not None:  # else this is a fork
+            _writing = None
+            signal.set_wakeup_fd(before)
+            os.close(writing)
 
 
 def _count(reading: int) -> None:
-    """Until the other end is closed."""
+    """Until the other end is closed: what was watched has ended, and so has the time that a second signal gave it."""
+    timer = threading.Timer(SECOND_S, end, [f"ended {SECOND_S:g} s after the second signal"])
+    timer.daemon = True
     while numbers := os.read(reading, 64):
         for number in numbers:
             if number not in STOPS:
                 continue
             received.append(number)
             if len(received) == 2:
-                timer = threading.Timer(SECOND_S, end, [f"ended {SECOND_S:g} s after the second signal"])
-                timer.daemon = True
                 timer.start()
             elif len(received) > 2:
                 end("ended by the third signal")
+    timer.cancel()
     os.close(reading)
 
 
