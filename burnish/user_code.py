@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -83,7 +83,7 @@ def _load_module(path: str, about: str) -> ModuleType:
     if path.endswith(".py") or file.is_file() or "/" in path:
         return _load_file(file, about)
     try:
-        with _watched(about):
+        with nullcontext() if path in sys.modules else _watched(about):  # algorithms are looked up in each step
             return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name is None or not (path == error.name or path.startswith(error.name + ".")):

@@ -48,6 +48,13 @@ def test_what_one_file_holds_is_shared_until_the_file_changes(write):
     assert load_object(path, "add", *KEYS)() == "new"
 
 
+def test_what_is_loaded_is_found_without_a_watch(write, monkeypatch):
+    path = write("def f(): ...")
+    found = load_object(path, "f", *KEYS)
+    monkeypatch.setattr(user_code, "_watched", pytest.fail)
+    assert load_object(path, "f", *KEYS) is found and load_target("os:getcwd", "k") is os.getcwd
+
+
 def test_a_file_that_failed_is_run_again(write):
     path = write("def f(): ...\n1 / 0")
     for _ in range(2):

@@ -46,10 +46,7 @@ WORDS = {
     "data check": (1, ["data", "check", "ROWS"]),
     "data show": (0, ["data", "show", "ROWS"]),
     "data show, no such row": (2, ["data", "show", "ROWS", "--where", f"data_source={HOSTILE}x"]),
-    "eval": (
-        0,
-        ["eval", 'data.path="ROWS"', 'custom_reward_function.path="reward\x1b[1m.py"', 'data.output_path="NAME.json"'],
-    ),
+    "eval": (0, ["eval", 'data.path="ROWS"', *EVAL_KEYS]),
     "eval, built-in scorers": (2, ["eval", 'data.path="ROWS"']),
     "status": (0, ["status", "NAME"]),
     "status as JSON": (0, ["status", "NAME", "--json"]),
