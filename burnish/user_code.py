@@ -134,7 +134,8 @@ def _watched(about: str) -> Iterator[None]:
         report(f"{about}: still importing {_place(ident)}; the limit is {import_s:g} s")
         if not done.wait(max(0.0, import_s - REPORT_S)) and os.environ.get(VARIABLE) != REPORT_ONLY:
             try:
-                give_up(f"{about}: not imported within {import_s:g} s: still importing {_place(ident)}")
+                slow = "load what is large in a function, when it is first called"
+                give_up(f"{about}: not imported within {import_s:g} s: still importing {_place(ident)}; {slow}")
             finally:
                 os._exit(EXIT_CODE)
 

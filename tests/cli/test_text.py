@@ -58,9 +58,14 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize(("expected", "words"), WORDS.values(), ids=WORDS)
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_what_is_printed_commands_no_terminal(rows, capsys, words, expected, encoding):
+ASCII = ("data check", "eval", "status as JSON", "an unknown key")  # one of each way to print
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding"), [*((name, "utf-8") for name in WORDS), *((name, "ascii") for name in ASCII)]
+)
+def test_what_is_printed_commands_no_terminal(rows, capsys, name, encoding):
+    expected, words = WORDS[name]
     sys.stdout.reconfigure(encoding=encoding, errors="strict")
     with RunFolder(NAME) as folder, Tracker(RunConfig(logger=[]), folder) as tracker:
         tracker.event(HOSTILE, what=HOSTILE)

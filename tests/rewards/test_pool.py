@@ -513,7 +513,7 @@ NOISE = """
 @pytest.mark.hostile
 @pytest.mark.parametrize(
     ("before", "within"),
-    [("noise(200)", "pass"), ("pass", "noise(200)"), ("pass", "os.system('yes | head -c 60000000')")],
+    [("noise(40)", "pass"), ("pass", "noise(40)"), ("pass", "os.system('yes | head -c 12000000')")],
     ids=["import", "call", "program"],
 )
 def test_of_what_a_function_prints_the_beginning_is_shown(make_pool, request_of, capfd, monkeypatch, before, within):
