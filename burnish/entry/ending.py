@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -45,9 +45,10 @@ def _end_before_teardown() -> None:
     """After all other functions of atexit, because it is registered first: Python now destroys what is left, and
     objects of users' code may hang in that, where no thread runs any more."""
     if _code is not None:
-        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+        try:
             sys.stdout.flush()
-        os._exit(_code)
+        finally:  # nobody reads it, it is closed, or it is an object of users' code
+            os._exit(_code)
 
 
 os.register_at_fork(after_in_child=_forget)

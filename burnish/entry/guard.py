@@ -25,6 +25,9 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
     """Run `command(argv)` and return the exit code; `leave(guard(main, sys.argv[1:]))` is a whole entry point."""
     if os.getcwd() not in sys.path:  # unlike `python -m`, the `burnish` script does not look in the working directory
         sys.path.append(os.getcwd())
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started the command has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what the terminal cannot encode is no error
     try:
