@@ -140,7 +140,8 @@ def _watched(about: str) -> Iterator[None]:
                 os._exit(EXIT_CODE)
 
     threading.Thread(target=watch, name="import-watch", daemon=True).start()
-    shown = {name: _Shortened(stream) for name in ("stdout", "stderr") if (stream := getattr(sys, name)) is not None}
+    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}  # those of an import around this one stay
+    shown = {name: _Shortened(one) for name, one in streams.items() if not isinstance(one, _Shortened | None)}
     vars(sys).update(shown)
     try:
         with waiting("import", "", about, import_s, report_only=True):

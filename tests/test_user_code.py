@@ -127,3 +127,13 @@ def test_of_what_an_import_prints_the_beginning_is_shown(write, capsys, monkeypa
     captured = capsys.readouterr()
     assert captured.out == "123456\n123\nburnish: what this import still prints is left out\nlater\n"
     assert captured.err == "ab\n" and sys.stdout.write("") == 0
+
+
+def test_imports_of_two_threads_leave_the_streams_as_they_were():
+    before = sys.stdout, sys.stderr
+    first, second = (user_code._watched(name) for name in "ab")
+    for one in (first, second):
+        one.__enter__()
+    for one in (first, second):
+        one.__exit__(None, None, None)
+    assert (sys.stdout, sys.stderr) == before
