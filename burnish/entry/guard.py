@@ -46,7 +46,9 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
         # Nobody reads our output any more (`burnish --help | head`): nothing can be printed, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception as error:  # noqa: BLE001 - the boundary of the program
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the boundary of the program
         print_traceback(error)
         return 1
 
@@ -56,5 +58,5 @@ def say(text: str) -> None:
     print_text(f"burnish: {text}", sys.stderr)
 
 
-def print_traceback(error: Exception) -> None:
+def print_traceback(error: BaseException) -> None:
     print_text("".join(traceback.format_exception(error)).rstrip("\n"), sys.stderr)

@@ -65,6 +65,7 @@ def test_a_users_mistake_is_one_message_without_traceback(error, capsys):
         (ConfigError("bad"), ["data.x=1", "--debug"], 2, r"Traceback(.|\n)*ConfigError: bad\n"),
         (WorkerError("actor died"), [], 1, r"burnish: error: actor died\nburnish: add --debug for a traceback\n"),
         (ZeroDivisionError("oops"), [], 1, r"Traceback(.|\n)*ZeroDivisionError: oops\n"),
+        (BaseException("odd"), [], 1, r"Traceback(.|\n)*BaseException: odd\n"),
         (KeyboardInterrupt(), [], 130, r"burnish: stopped\n"),
     ],
 )
