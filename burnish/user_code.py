@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -83,7 +83,7 @@ def _load_module(path: str, about: str) -> ModuleType:
     if path.endswith(".py") or file.is_file() or "/" in path:
         return _load_file(file, about)
     try:
-        with _watched(about):
+        with nullcontext() if path in sys.modules else _watched(about):  # algorithms are looked up in each step
             return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name is None or not (path == error.name or path.startswith(error.name + ".")):
@@ -134,12 +134,14 @@ def _watched(about: str) -> Iterator[None]:
         report(f"{about}: still importing {_place(ident)}; the limit is {import_s:g} s")
         if not done.wait(max(0.0, import_s - REPORT_S)) and os.environ.get(VARIABLE) != REPORT_ONLY:
             try:
-                give_up(f"{about}: not imported within {import_s:g} s: still importing {_place(ident)}")
+                slow = "load what is large in a function, when it is first called"
+                give_up(f"{about}: not imported within {import_s:g} s: still importing {_place(ident)}; {slow}")
             finally:
                 os._exit(EXIT_CODE)
 
     threading.Thread(target=watch, name="import-watch", daemon=True).start()
-    shown = {name: _Shortened(stream) for name in ("stdout", "stderr") if (stream := getattr(sys, name)) is not None}
+    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}  # those of an import around this one stay
+    shown = {name: _Shortened(one) for name, one in streams.items() if not isinstance(one, _Shortened | None)}
     vars(sys).update(shown)
     try:
         with waiting("import", "", about, import_s, report_only=True):

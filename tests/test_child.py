@@ -7,9 +7,11 @@ import signal
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from burnish.child import output
 from burnish.child.frames import HEADER, FrameBuffer, FrameTooLarge, frame
 from burnish.child.process import TAIL_LINES, ChildDied, ChildKilled, ChildProcess, describe_exit, log_tail
 from tests.processes import is_running, until
@@ -181,3 +183,17 @@ def test_ends_and_logs_in_words(tmp_path):
     (tmp_path / "log").write_text("".join(f"line {i}\n" for i in range(100)))
     assert log_tail(tmp_path / "log").splitlines() == [f"line {i}" for i in range(100 - TAIL_LINES, 100)]
     assert log_tail(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 5)])
+def test_what_is_not_shown_is_said_wherever_the_output_was_cut(capfd, monkeypatch, sizes):
+    monkeypatch.setattr(output, "MINUTE_BYTES", 4)
+    pipe = SimpleNamespace(get_extra_info=lambda _: 2, pause_reading=lambda: None, resume_reading=lambda: None)
+
+    async def take():
+        shown = output.ShownOutput("it")
+        for size in sizes:
+            shown.take(size * b"x", pipe)
+
+    asyncio.run(take())
+    assert capfd.readouterr().err == "xxxx\nburnish: it printed 0 MiB; the rest of this minute is not shown\n"

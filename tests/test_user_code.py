@@ -48,6 +48,13 @@ def test_what_one_file_holds_is_shared_until_the_file_changes(write):
     assert load_object(path, "add", *KEYS)() == "new"
 
 
+def test_what_is_loaded_is_found_without_a_watch(write, monkeypatch):
+    path = write("def f(): ...")
+    found = load_object(path, "f", *KEYS)
+    monkeypatch.setattr(user_code, "_watched", pytest.fail)
+    assert load_object(path, "f", *KEYS) is found and load_target("os:getcwd", "k") is os.getcwd
+
+
 def test_a_file_that_failed_is_run_again(write):
     path = write("def f(): ...\n1 / 0")
     for _ in range(2):
@@ -109,7 +116,7 @@ def test_import_that_hangs_is_reported_with_its_line_and_ends_the_process_at_its
     slow, ended = done.stderr.splitlines()
     assert slow.startswith(f"some.key={path}:f: still importing hangs.py, line ")
     assert ended.startswith(f"some.key={path}:f: not imported within 1.5 s: still importing hangs.py, line ")
-    assert place in slow
+    assert place in slow and ended.endswith("; load what is large in a function, when it is first called")
 
 
 @pytest.mark.hostile
@@ -120,3 +127,13 @@ def test_of_what_an_import_prints_the_beginning_is_shown(write, capsys, monkeypa
     captured = capsys.readouterr()
     assert captured.out == "123456\n123\nburnish: what this import still prints is left out\nlater\n"
     assert captured.err == "ab\n" and sys.stdout.write("") == 0
+
+
+def test_imports_of_two_threads_leave_the_streams_as_they_were():
+    before = sys.stdout, sys.stderr
+    first, second = (user_code._watched(name) for name in "ab")
+    for one in (first, second):
+        one.__enter__()
+    for one in (first, second):
+        one.__exit__(None, None, None)
+    assert (sys.stdout, sys.stderr) == before

@@ -1,7 +1,8 @@
 """One way to run a child process: it is started, called by number, killed with everything it started.
 
 frames.py has the frames both sides exchange and the child's end of them (`Parent`), process.py the parent's end
-(`ChildProcess`). Used for scoring, math-verify, the sandbox's supervisor and hosted rollout engines. The contract:
+(`ChildProcess`), output.py the limit of what children print. Used for scoring, math-verify, the sandbox's supervisor
+and hosted rollout engines. The contract:
 
 - **Start.** Any command; its standard input and output are the two pipes. The child moves them to private descriptors
   before other code runs: what prints goes to standard error, what reads gets an empty file. It leads a session.

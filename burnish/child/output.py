@@ -28,7 +28,7 @@ class ShownOutput:
         shown = data[: self._left]
         if shown:
             self._left, self._total = self._left - len(shown), self._total - len(shown)
-            if len(shown) < len(data):
+            if not self._left:
                 more = "nothing more" if not self._total else "the rest of this minute"
                 size = TOTAL_BYTES if not self._total else MINUTE_BYTES
                 shown += f"\nburnish: {self._name} printed {size >> 20} MiB; {more} is not shown\n".encode()

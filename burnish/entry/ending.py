@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -27,25 +27,28 @@ REPORT_S, LEAVE_S = 1.0, 10.0  # for threads to end, before they are reported an
 
 received: list[int] = []  # signals of STOPS while `watched`, also those that a program that hangs could not handle
 
-
 _writing: int | None = None  # where signals are written while `watched`
 _code: int | None = None  # of a command that has left
 _LIBRARY = os.path.dirname(os.__file__)
 
 
 def _forget() -> None:
-    """A fork, whose signals are its own, must not have them counted here."""
+    """A fork, whose signals are its own, must not have them counted here, nor keep `_count` from ending."""
+    global _writing
     if _writing is not None:
         signal.set_wakeup_fd(-1)
+        os.close(_writing)
+        _writing = None
 
 
 def _end_before_teardown() -> None:
     """After all other functions of atexit, because it is registered first: Python now destroys what is left, and
     objects of users' code may hang in that, where no thread runs any more."""
     if _code is not None:
-        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+        try:
             sys.stdout.flush()
-        os._exit(_code)
+        finally:  # nobody reads it, it is closed, or it is an object of users' code
+            os._exit(_code)
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -124,24 +127,26 @@ def watched() -> Iterator[None]:
     try:
         yield
     finally:
-        _writing = None
-        signal.set_wakeup_fd(before)
-        os.close(writing)
+        if _writing is not None:  # else this is a fork
+            _writing = None
+            signal.set_wakeup_fd(before)
+            os.close(writing)
 
 
 def _count(reading: int) -> None:
-    """Until the other end is closed."""
+    """Until the other end is closed: what was watched has ended, and so has the time that a second signal gave it."""
+    timer = threading.Timer(SECOND_S, end, [f"ended {SECOND_S:g} s after the second signal"])
+    timer.daemon = True
     while numbers := os.read(reading, 64):
         for number in numbers:
             if number not in STOPS:
                 continue
             received.append(number)
             if len(received) == 2:
-                timer = threading.Timer(SECOND_S, end, [f"ended {SECOND_S:g} s after the second signal"])
-                timer.daemon = True
                 timer.start()
             elif len(received) > 2:
                 end("ended by the third signal")
+    timer.cancel()
     os.close(reading)
 
 

@@ -25,6 +25,9 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
     """Run `command(argv)` and return the exit code; `leave(guard(main, sys.argv[1:]))` is a whole entry point."""
     if os.getcwd() not in sys.path:  # unlike `python -m`, the `burnish` script does not look in the working directory
         sys.path.append(os.getcwd())
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started the command has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what the terminal cannot encode is no error
     try:
@@ -43,7 +46,9 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
         # Nobody reads our output any more (`burnish --help | head`): nothing can be printed, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception as error:  # noqa: BLE001 - the boundary of the program
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the boundary of the program
         print_traceback(error)
         return 1
 
@@ -53,5 +58,5 @@ def say(text: str) -> None:
     print_text(f"burnish: {text}", sys.stderr)
 
 
-def print_traceback(error: Exception) -> None:
+def print_traceback(error: BaseException) -> None:
     print_text("".join(traceback.format_exception(error)).rstrip("\n"), sys.stderr)

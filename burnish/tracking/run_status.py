@@ -85,15 +85,11 @@ def read_status(folder: str | Path) -> RunStatus:
         known = {CONTROLLER: controller, **known}
     steps = [line["step"] for line in _lines(path / METRICS_FILE, TAIL_LINES) if isinstance(line.get("step"), int)]
     logged = steps[-1] if steps else None
+    reported = max((one["time"] for one in known.values()), default=0.0)
     (stacks, dumped), (_, logged_at) = _newest((path / STACKS).glob("*.txt")), _newest([path / METRICS_FILE])
     return RunStatus(
         folder=str(folder),
-        state=_state(
-            controller,
-            held_by,
-            (path / LOCK_FILE).exists(),
-            now - max((one["time"] for one in known.values()), default=0.0),
-        ),
+        state=_state(controller, held_by, (path / LOCK_FILE).exists(), now - reported),
         held_by=held_by,
         step=logged if logged is not None else (controller or {}).get("step"),
         steps=(controller or {}).get("steps"),

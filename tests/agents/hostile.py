@@ -146,15 +146,6 @@ async def returns_nonsense():
     return object()
 
 
-ACTS = {
-    function.__name__: function
-    for function in (
-        in_thread, in_looping_thread, in_its_own_pool, in_many_threads, swallows_cancellation, swallows_everything,
-        shielded, never, deadlock, spins, hangs_when_cancelled, child, generator, leaves_tasks, leaves_thread,
-        leaves_pool, blocks, exits, interrupts, raises_base, raises_cancelled,
-        raises_wordless, returns_nonsense,
-    )
-}  # fmt: skip
 kept = []  # until the process ends
 
 
@@ -177,7 +168,7 @@ def command(folder: str, place: str, act: str, ahead: bool) -> None:
     watchdog.LOOK_S, watchdog.STATUS_S, watchdog.GRACE_S, tracker.LOGGER_S = 0.1, 0.1, 2.0, 2.0
     ending.REPORT_S, ending.LEAVE_S = 0.2, 2.0
     with ending.watched(), ending.terminated_as_interrupted():
-        code = guard(lambda _: run(place, ACTS[act], ahead), [])
+        code = guard(lambda _: run(place, globals()[act], ahead), [])
     ending.leave(code)
 
 

@@ -94,6 +94,27 @@ def test_third_signal_ends_the_command_at_once(program):
     assert process.wait(120) == 130 and process.stderr.read() == "burnish: ended by the third signal\n"
 
 
+def test_second_signal_ends_only_what_was_watched(program):
+    process = program(
+        """
+        ending.SECOND_S = 20.0
+        with ending.watched():
+            child = os.fork()  # which outlives what was watched
+            if child == 0:
+                time.sleep(1e6)
+            for number in ending.STOPS:
+                signal.signal(number, lambda *_: None)
+                os.kill(os.getpid(), number)
+            while len(ending.received) < 2: time.sleep(0.01)
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread(): thread.join()
+        os.kill(child, signal.SIGKILL)
+        print("all")
+        """
+    )
+    assert process.communicate(timeout=120) == ("all\n", "") and process.returncode == 0
+
+
 def test_signals_of_a_fork_are_not_counted(program):
     process = program(
         """

@@ -1,5 +1,6 @@
 """How commands read their flags and how they end: help, message, traceback or neither, and the exit code."""
 
+import os
 import re
 import subprocess
 import sys
@@ -64,6 +65,7 @@ def test_a_users_mistake_is_one_message_without_traceback(error, capsys):
         (ConfigError("bad"), ["data.x=1", "--debug"], 2, r"Traceback(.|\n)*ConfigError: bad\n"),
         (WorkerError("actor died"), [], 1, r"burnish: error: actor died\nburnish: add --debug for a traceback\n"),
         (ZeroDivisionError("oops"), [], 1, r"Traceback(.|\n)*ZeroDivisionError: oops\n"),
+        (BaseException("odd"), [], 1, r"Traceback(.|\n)*BaseException: odd\n"),
         (KeyboardInterrupt(), [], 130, r"burnish: stopped\n"),
     ],
 )
@@ -90,3 +92,9 @@ def test_a_reader_that_leaves_early_is_no_error():
     burnish.stdout.close()
     assert burnish.stderr.read() == ""
     assert burnish.wait() in (0, 141)
+
+
+def test_a_command_may_be_started_with_its_outputs_closed():
+    words = [sys.executable, "-m", "burnish.cli.main", "status", "nowhere"]
+    closed = subprocess.run(words, cwd=Path(__file__).parents[2], preexec_fn=lambda: os.closerange(1, 3))
+    assert closed.returncode == 2

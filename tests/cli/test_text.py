@@ -46,10 +46,7 @@ WORDS = {
     "data check": (1, ["data", "check", "ROWS"]),
     "data show": (0, ["data", "show", "ROWS"]),
     "data show, no such row": (2, ["data", "show", "ROWS", "--where", f"data_source={HOSTILE}x"]),
-    "eval": (
-        0,
-        ["eval", 'data.path="ROWS"', 'custom_reward_function.path="reward\x1b[1m.py"', 'data.output_path="NAME.json"'],
-    ),
+    "eval": (0, ["eval", 'data.path="ROWS"', *EVAL_KEYS]),
     "eval, built-in scorers": (2, ["eval", 'data.path="ROWS"']),
     "status": (0, ["status", "NAME"]),
     "status as JSON": (0, ["status", "NAME", "--json"]),
@@ -61,9 +58,14 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize(("expected", "words"), WORDS.values(), ids=WORDS)
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_what_is_printed_commands_no_terminal(rows, capsys, words, expected, encoding):
+ASCII = ("data check", "eval", "status as JSON", "an unknown key")  # one of each way to print
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding"), [*((name, "utf-8") for name in WORDS), *((name, "ascii") for name in ASCII)]
+)
+def test_what_is_printed_commands_no_terminal(rows, capsys, name, encoding):
+    expected, words = WORDS[name]
     sys.stdout.reconfigure(encoding=encoding, errors="strict")
     with RunFolder(NAME) as folder, Tracker(RunConfig(logger=[]), folder) as tracker:
         tracker.event(HOSTILE, what=HOSTILE)
