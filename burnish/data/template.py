@@ -48,6 +48,7 @@ CONSTANT_TESTS = frozenset(
     "defined undefined none boolean true false integer float string mapping number sequence iterable callable sameas "
     "odd even divisibleby filter test escaped".split()
 )
+READ = {nodes.Output: "nodes", nodes.Concat: "nodes", nodes.Compare: "expr", nodes.Operand: "expr", nodes.Pair: "key"}
 STAR = re.compile(r"%(\([^)]*\))?[-+ #0\d.]*\*")  # a width among the values
 
 
@@ -248,6 +249,9 @@ class _Charges(NodeTransformer):
             body = getattr(node, name, None)
             if isinstance(body, list) and (body or name == "body"):
                 body.insert(0, nodes.ExprStmt(_charge(nodes.Const(None), _size(body)), lineno=node.lineno))
+        if field := READ.get(type(node)):
+            value = getattr(node, field)
+            setattr(node, field, [_charge(part) for part in value] if isinstance(value, list) else _charge(value))
         return node
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
@@ -256,31 +260,12 @@ class _Charges(NodeTransformer):
             node.test = nodes.And(_charge(nodes.Const(True), _size([node.test])), node.test, lineno=node.lineno)
         return node
 
-    def visit_Output(self, node: nodes.Output | nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        node.nodes = [_charge(part) for part in node.nodes]
-        return node
-
-    visit_Concat = visit_Output
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        node.expr = _charge(node.expr)
-        for operand in node.ops:
-            operand.expr = _charge(operand.expr)
-        return node
-
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
             node.node = _charge(node.node, name=CHARGE_LENGTH)
         else:
             node.arg = _charge(node.arg)
-        return node
-
-    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
-        self.generic_visit(node)
-        node.key = _charge(node.key)
         return node
 
 
