@@ -237,7 +237,7 @@ def _read_json(file: Path) -> list[Row]:
         text = _decoded(file, line, begin)
         try:
             if text.strip():
-                rows.append(_row(_loads(text, partial(str, where)), where))
+                rows.append(_row(_loads(text, partial(str, where)), where, text.count("{") + text.count("[")))
         except json.JSONDecodeError as exc:
             fix = "Expected one object per line, or one array of objects"
             raise DataError(f"{where} is not valid JSON: {exc.msg} (column {exc.colno}). {fix}") from exc
@@ -298,10 +298,11 @@ def _loads(text: str, where: Callable[[], str]) -> Any:
         raise DataError(f"{where()} is nested too deeply to be read") from exc
 
 
-def _row(value: Any, where: str) -> Row:
+def _row(value: Any, where: str, levels: int = sys.maxsize) -> Row:
+    """`levels`: as many as it has at most, if that is known; to count them takes as long as to read the row."""
     if not isinstance(value, dict):
         raise DataError(f"{where} holds a {type(value).__name__}, not an object with named fields")
-    if _is_deep(value):
+    if levels > DEEPEST_ROW and _is_deep(value):
         raise DataError(f"{where} is nested too deeply to be read: more than {DEEPEST_ROW} levels")
     return value
 

@@ -1,28 +1,25 @@
 """A chat template under a budget: it is a program of whoever made the model folder, and gets no more than its share.
 
-`ChatTemplate` compiles what transformers compiles, with the same filters, functions and extensions, so it writes the
-same text. Work is counted in steps, not in time, so a render that fits its budget fits on every machine. What costs:
+`ChatTemplate` compiles what transformers compiles, with its filters, functions and extensions, so it writes the same
+text. Work is counted in steps, not in time, so a render that fits its budget fits on every machine. What costs:
 
 - each list of statements (a body of a loop, branch, macro) when it runs: its nodes
 - each value that an operator, filter, test or method reads, or that is written: its characters and elements, at any
-  depth. What may multiply values (`*`, `replace`, `join`, widths of formats, …) costs the product, before it happens
+  depth; of lists that are added or sliced, the elements alone. What may multiply values (`*`, `replace`, `join`, widths
+  of formats, …) costs the product, before it happens
 """
 
-import json
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set, Sized, ValuesView
 from contextlib import suppress
-from datetime import datetime
 from functools import lru_cache, wraps
 from string import Formatter
 from typing import Any
 
 from jinja2 import nodes
-from jinja2.exceptions import TemplateError, TemplateSyntaxError
-from jinja2.ext import Extension, loopcontrols
+from jinja2.exceptions import TemplateSyntaxError
 from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -30,11 +27,12 @@ from jinja2.visitor import NodeTransformer
 
 LONGEST = 2**18  # characters of a template; those of known models have up to 2**15
 BUDGET = 10**7  # steps of a render: about a second, and some tens of megabytes
-PER_CHARACTER = 64  # steps more for each character of the messages and tools
+PER_CHARACTER = 256  # steps more for each character of the messages and tools
+READINGS = 4  # … and for each message: a template may read all that it has written again after each
 NODE = 8  # steps of a node that is evaluated, or of an element; those of a character are 1
 DEEPEST = 100  # levels of lists and objects in a value
 BITS = 2**14  # of an integer
-CHARGE = "charge"
+CHARGE, CHARGE_LENGTH = "charge", "charge_length"  # filters; a template may use them, and only pays more
 
 # Filters, functions and methods by what they cost, if not the product of the first value and the sum of the others.
 OTHERS = frozenset(  # only their arguments: these do not go through the value
@@ -50,6 +48,7 @@ CONSTANT_TESTS = frozenset(
     "defined undefined none boolean true false integer float string mapping number sequence iterable callable sameas "
     "odd even divisibleby filter test escaped".split()
 )
+READ = {nodes.Output: "nodes", nodes.Concat: "nodes", nodes.Compare: "expr", nodes.Operand: "expr", nodes.Pair: "key"}
 STAR = re.compile(r"%(\([^)]*\))?[-+ #0\d.]*\*")  # a width among the values
 
 
@@ -85,7 +84,7 @@ class ChatTemplate:
         except BadTemplate as error:
             raise ValueError(f"a message or tool has more than {DEEPEST} levels") from error
         with self._lock:
-            self._environment.left = BUDGET + PER_CHARACTER * read
+            self._environment.left = BUDGET + (PER_CHARACTER + READINGS * len(messages)) * read
             try:
                 return self._template.render(variables, messages=messages)
             except RecursionError as error:
@@ -139,19 +138,20 @@ class _Metered(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+
+        theirs = _compile_jinja_template("").environment
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=map(type, theirs.extensions.values()))
         self.left = 0
-        self.filters["tojson"] = _to_json
-        self.filters = {name: self._metered(name, function) for name, function in self.filters.items()}
+        self.filters = {name: self._metered(name, function) for name, function in theirs.filters.items()}
         tests = {name: self._metered(name, test) for name, test in self.tests.items() if name not in CONSTANT_TESTS}
         self.tests = {**self.tests, **tests}
-        self.filters[CHARGE] = self._charge
-        del self.globals["lipsum"]
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        self.filters |= {CHARGE: self._charge, CHARGE_LENGTH: self._charge_length}
+        self.globals = {name: value for name, value in theirs.globals.items() if name != "lipsum"}
 
     def spend(self, cost: int) -> None:
-        self.left -= cost
-        if self.left < 0:
+        self.left -= abs(cost)
+        if not self.left >= 0:  # a template may spend NaN
             raise _exhausted()
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -176,6 +176,8 @@ class _Metered(ImmutableSandboxedEnvironment):
         if operator == "%" and isinstance(left, str | bytes):
             self._spend_on("format", left, [right])
             self._spend_on_widths(left)
+        elif operator == "+":
+            self.spend(self._length(left) + self._length(right))
         else:
             one, other = self._weight(left), self._weight(right)
             if operator in ("*", "**"):
@@ -221,8 +223,15 @@ class _Metered(ImmutableSandboxedEnvironment):
     def _weight(self, value: Any) -> int:
         return len(value) if type(value) is str else weight(value, self.left)
 
+    def _length(self, value: Any) -> int:
+        return NODE * (1 + len(value)) if isinstance(value, list | tuple) else self._weight(value)
+
     def _charge(self, value: Any, cost: int = 0) -> Any:
         self.spend(cost if value is None else cost + self._weight(value))
+        return value
+
+    def _charge_length(self, value: Any) -> Any:
+        self.spend(self._length(value))
         return value
 
     def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
@@ -240,6 +249,9 @@ class _Charges(NodeTransformer):
             body = getattr(node, name, None)
             if isinstance(body, list) and (body or name == "body"):
                 body.insert(0, nodes.ExprStmt(_charge(nodes.Const(None), _size(body)), lineno=node.lineno))
+        if field := READ.get(type(node)):
+            value = getattr(node, field)
+            setattr(node, field, [_charge(part) for part in value] if isinstance(value, list) else _charge(value))
         return node
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
@@ -248,56 +260,20 @@ class _Charges(NodeTransformer):
             node.test = nodes.And(_charge(nodes.Const(True), _size([node.test])), node.test, lineno=node.lineno)
         return node
 
-    def visit_Output(self, node: nodes.Output) -> nodes.Node:
-        self.generic_visit(node)
-        node.nodes = [_charge(part) for part in node.nodes]
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        node.nodes = [_charge(part) for part in node.nodes]
-        return node
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        node.expr = _charge(node.expr)
-        for operand in node.ops:
-            operand.expr = _charge(operand.expr)
-        return node
-
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
-            node.node = _charge(node.node)
+            node.node = _charge(node.node, name=CHARGE_LENGTH)
         else:
             node.arg = _charge(node.arg)
         return node
 
-    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
-        self.generic_visit(node)
-        node.key = _charge(node.key)
-        return node
 
-
-class _Generation(Extension):
-    """`{% generation %}`, which marks what the assistant writes; here it only opens a scope, as in transformers."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja's own declaration
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(line)
-
-    def _written(self, caller: Macro) -> str:
-        return caller()
-
-
-def _charge(part: nodes.Expr, cost: int = 0) -> nodes.Expr:
+def _charge(part: nodes.Expr, cost: int = 0, name: str = CHARGE) -> nodes.Expr:
     if not cost and isinstance(part, nodes.Const | nodes.TemplateData):
         return part
     args: list[nodes.Expr] = [nodes.Const(cost)] if cost else []
-    return nodes.Filter(part, CHARGE, args, [], None, None, lineno=part.lineno)
+    return nodes.Filter(part, name, args, [], None, None, lineno=part.lineno)
 
 
 def _size(body: Iterable[nodes.Node]) -> int:
@@ -320,18 +296,4 @@ def _widths(text: str) -> int:
 
 
 def _exhausted() -> BadTemplate:
-    return BadTemplate(f"it takes more than {BUDGET:,} steps and {PER_CHARACTER} for each character of the messages")
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return BadTemplate(f"it takes more than {BUDGET:,} steps and {PER_CHARACTER} and more for each character given")

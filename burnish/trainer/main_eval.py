@@ -28,9 +28,7 @@ def main(argv: list[str]) -> int:
         if loaded.flags.plan:
             raise ConfigError("--plan is for commands that train; burnish eval has nothing to plan for")
         with importing():
-            from burnish.trainer.evaluation import (
-                evaluate,
-            )  # numpy and pyarrow only once the keys are known to be right
+            from burnish.trainer.evaluation import evaluate  # numpy only once the keys are known to be right
         return evaluate(loaded, threshold)
 
     return run(words, EVAL, finalise_eval, evaluate_job)

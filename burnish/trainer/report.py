@@ -61,9 +61,7 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
 def batch_metrics(batch: DataProto, config: PPOConfig, version: int) -> dict[str, float]:
     columns, others = batch.batch, batch.non_tensor_batch
     given = [info.get("acc") for info in others["reward_info"]]
-    accuracy = [
-        float(value) if isinstance(value, int | float) else math.nan for value in given
-    ]  # some rows may have none
+    accuracy = [float(value) if isinstance(value, int | float) else math.nan for value in given]  # some may have none
     metrics = data_metrics(
         columns,
         max_prompt_length=config.data.start_limit,

@@ -1,7 +1,6 @@
 """What a user can get wrong, through the command: models, run folders and checkpoints."""
 
 import errno
-import json
 import os
 import resource
 import shutil
@@ -14,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from burnish.models.tiny import write_tiny_model
 from burnish.trainer.checkpoint import verify
 from tests.bad_input.conftest import EACH, MODEL_KEY, assert_says
-from tests.trainer.tampering import seal
 
 
 @pytest.fixture
@@ -178,17 +176,3 @@ def test_resuming_from_a_checkpoint_of_another_trainer(refuses, saved, place):
     saved("ppo")
     message = refuses("sft", "trainer.resume_from_path=run/global_step_1", "trainer.default_local_dir=other")
     assert_says(message, "run/global_step_1 is not a checkpoint of `burnish sft`")
-
-
-def test_damaged_trainer_state(refuses, saved):
-    folder = saved("ppo")
-    state = folder / "data/trainer.json"
-    text = state.read_text()
-    state.write_text("?" * len(text))
-    seal(folder)
-    message = refuses("ppo", "trainer.total_training_steps=2")
-    assert_says(message, "run/global_step_1/data/trainer.json: not readable as JSON")
-    state.write_text(json.dumps({"step": 1}).ljust(len(text)))
-    seal(folder)
-    message = refuses("ppo", "trainer.total_training_steps=2")
-    assert_says(message, "run/global_step_1/data/trainer.json is damaged", "experience")

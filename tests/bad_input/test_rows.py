@@ -1,6 +1,5 @@
 """What a user can get wrong, through the command, told with thing, value and fix: files and rows."""
 
-import os
 import shutil
 
 import pytest
@@ -98,12 +97,9 @@ def test_rows_over_the_limit_and_without_an_answer(refuses, no_model):
     ("template", "problem"),
     [
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "it takes more than"),
-        ("{{ 'a' * 10**10 }}", "it takes more than"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "it calls itself without an end"),
-        ("a" * 2**19, "it has 524288 characters, and 262144 are allowed"),
         ("a" * 2**21, "chat_template.jinja: a chat template is a file of at most 1048576 bytes"),
     ],
-    ids=["loops", "text", "recursion", "long", "huge"],
+    ids=["loops", "huge"],
 )
 def test_a_hostile_chat_template(refuses, no_model, place, tiny_model, monkeypatch, command, template, problem):
     monkeypatch.setattr("burnish.data.template.BUDGET", 10**5)
@@ -112,13 +108,3 @@ def test_a_hostile_chat_template(refuses, no_model, place, tiny_model, monkeypat
     message = refuses(command, f"{MODEL_KEY[command]}=bad")
     assert_says(message, "bad", problem)
     assert message.count("\n") == 1
-
-
-@EACH
-@pytest.mark.hostile
-def test_a_pipe_and_a_huge_integer(refuses, no_model, place, command):
-    os.mkfifo("rows.jsonl")
-    assert_says(refuses(command, "data.train_files=rows.jsonl"), "rows.jsonl is a pipe, a socket or a device")
-    (place / "more.jsonl").write_text('{"prompt": "2+2"}\n{"prompt": ' + "9" * 10**5 + "}\n")
-    message = refuses(command, "data.train_files=more.jsonl")
-    assert_says(message, "more.jsonl: line 2 has an integer of more than 4300 digits; write it as text")

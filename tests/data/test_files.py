@@ -90,30 +90,6 @@ def test_lookup_takes_the_literal_name_and_missing_folders_and_remote_files_are_
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.parquet", b"", r"a\.parquet: not a readable parquet file \(0 bytes\)"),
-        ("a.parquet", b"PAR1 no PAR1", "truncated or of another format. Write or download it again"),
-        ("a.jsonl", b'{"a": 1}\n{"a": \n', r"a\.jsonl: line 2 is not valid JSON"),
-        ("a.jsonl", b'{"a": 1}\n[1]\n', r"a\.jsonl: line 2 holds a list, not an object"),
-        ("a.json", b"[1]", r"a\.json, row 0 .* holds a int, not an object"),
-        ("a.json", b'[{"a": 1}', r"a\.json: not valid JSON: .*\(line 1, column"),
-        ("a.json", b'{"data": [\n]}', "one object per line, or one array of objects"),
-        ("a.jsonl", b"", r"a\.jsonl: the file has no rows"),
-        ("a.jsonl", b'{"a": 1}\n{"a": ' + b"[" * 10**5, r"a\.jsonl: line 2 is nested too deeply to be read"),
-        ("a.json", b"[" * 10**5, r"a\.json, row 0 .* is nested too deeply to be read"),
-        ("a.jsonl", b"\xff\xfe", "not UTF-8"),
-        ("a.jsonl.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9], r"a\.jsonl\.gz: cannot be read"),
-        ("a.jsonl.gz", b"plain", r"a\.jsonl\.gz: cannot be read: .*; it is broken or no gzip file: download or write"),
-        ("a.csv", b"a,b", r"unknown format; a data file ends with one of \.parquet, \.json"),
-    ],
-)
-def test_unreadable_files(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    refused(message, read_rows, tmp_path / name)
-
-
-@pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda content: content[:-20], "not a readable parquet file"),
@@ -207,6 +183,21 @@ HOSTILE_FILES = {
     ),
     "very deep in an array": ("a.json", b'[{"a": 1}, {"a": ' + b'{"a":' * 10**5, "row 1 .* nested too deeply"),
     "brackets only": ("a.json", b"[" * 10**6, "row 0 .* nested too deeply"),
+    "very deep in a line": ("a.jsonl", b'{"a": 1}\n{"a": ' + b"[" * 10**5, r"a\.jsonl: line 2 is nested too deeply"),
+    "brackets in texts, and a nested row": (
+        "a.jsonl",
+        json.dumps({"a": "[" * 100}).encode() + b'\n{"a": ' + b"[" * 65 + b"]" * 65 + b"}",
+        "line 2 is nested too deeply",
+    ),
+    "an empty parquet file": ("a.parquet", b"", r"a\.parquet: not a readable parquet file \(0 bytes\)"),
+    "no parquet": ("a.parquet", b"PAR1 no PAR1", "truncated or of another format. Write or download it again"),
+    "half an object": ("a.jsonl", b'{"a": 1}\n{"a": \n', r"a\.jsonl: line 2 is not valid JSON"),
+    "half an array": ("a.json", b'[{"a": 1}', r"a\.json: not valid JSON: .*\(line 1, column"),
+    "an object of lines": ("a.json", b'{"data": [\n]}', "one object per line, or one array of objects"),
+    "nothing": ("a.jsonl", b"", r"a\.jsonl: the file has no rows"),
+    "half a gzip file": ("a.jsonl.gz", packed(b'{"a": 1}')[:-9], r"a\.jsonl\.gz: cannot be read"),
+    "no gzip": ("a.jsonl.gz", b"plain", "cannot be read: .*; it is broken or no gzip file: download or write it again"),
+    "another format": ("a.csv", b"a,b", r"unknown format; a data file ends with one of \.parquet, \.json"),
     "a gzip bomb in one line": ("a.jsonl.gz", packed(b" " * 2**20), "a.jsonl.gz: unpacks to more than 100 times its"),
     "a gzip bomb of lines": ("a.jsonl.gz", packed(b"{}\n" * 2**19), "a.jsonl.gz: unpacks to more than 100 times its"),
     "a gzip bomb of blank lines": ("a.jsonl.gz", packed(b"\n" * 2**20), "unpacks to more than 100 times its"),

@@ -50,7 +50,23 @@ def test_long_conversations_fit_the_budget():
     for name, template in HONEST.items():
         assert ChatTemplate(template).render(long, {"tools": [TOOL] * 50, "bos_token": "", "eos_token": ""}), name
     huge = [{"role": "user", "content": "word " * 200_000}]
-    assert len(ChatTemplate(HONEST["qwen"]).render(huge, {})) > 10**6
+    clean = "{{ messages[0].content" + ".replace('</tool_response>', '')" * 4 + " }}"
+    for template in HONEST["qwen"], clean:
+        assert len(ChatTemplate(template).render(huge, {})) >= 10**6
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set ns = namespace(x='') %}{% for m in messages %}{% set ns.x = ns.x + m.role + m.content %}{% endfor %}",
+        "{% set ns = namespace(x=[]) %}{% for m in messages %}{% set ns.x = ns.x + [m] %}{% endfor %}",
+        "{% for m in messages %}{% if messages[loop.index0:] | selectattr('role', 'equalto', 'user') | list %}"
+        "{{ m.content }}{% endif %}{% endfor %}",
+    ],
+    ids=["text so far", "messages so far", "messages that follow"],
+)
+def test_a_template_may_look_at_all_messages_for_each(template):
+    ChatTemplate(template).render([{"role": "user", "content": "word " * 300}] * 300, {})
 
 
 NS = "{% set ns = namespace(x=START) %}{% for i in range(99999) %}{% set ns.x = STEP %}{% endfor %}{{ END }}"
@@ -112,6 +128,8 @@ COSTLY = {
     "a long path to add": ("{{ range(99) | sum(attribute='a' ~ '.a' * 9999) }}", TAKES),
     "grouped items": (LOOP + "{% set x = range(9999) | groupby('real') %}{% endfor %}", TAKES),
     "nested loops of generation": ("{% generation %}" + NESTED + "{% endgeneration %}", TAKES),
+    "steps that are given back": ("{{ 1 | charge(-10**15) }}" + NESTED, TAKES),
+    "steps that are no number": ("{{ ['a'] | map('charge', 'nan' | float) | list }}" + NESTED, TAKES),
     "a long template": ("a" * 300_000, "characters"),
     "parentheses": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", NESTS),
     "sums": ("{{ 1" + " + 1" * 5000 + " }}", NESTS),

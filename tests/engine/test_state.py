@@ -1,6 +1,7 @@
 """A checkpoint of a model holds the parts that were asked for, reads back to the bit, and trusts no file."""
 
 import logging
+import os
 import pickle
 import tempfile
 import threading
@@ -21,7 +22,8 @@ from burnish.models.lora import add_adapter
 from tests.engine.updating import update as update_of
 from tests.models.helpers import edit_json
 
-STATE_FILES = {"masters.safetensors", "optimizer.safetensors", "rng.safetensors", "engine.json"}
+TENSOR_FILES = ("masters.safetensors", "optimizer.safetensors", "rng.safetensors")
+STATE_FILES = {*TENSOR_FILES, "engine.json"}
 
 
 @pytest.fixture
@@ -241,6 +243,9 @@ def test_damaged_tensors_are_named_and_change_nothing(unchanged, tmp_path):
         unchanged.load(tmp_path)
 
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
 def rng(change):
     return lambda file: save_file({"cpu": change(load_file(file)["cpu"])}, file)
 
@@ -252,22 +257,33 @@ def facts(**changes):
 @pytest.mark.parametrize(
     ("name", "damage", "words"),
     [
-        ("optimizer.safetensors", lambda file: file.write_bytes(file.read_bytes()[:-9]), "is truncated or damaged"),
+        *((name, lambda file: os.truncate(file, 100), f"{name}.* is truncated or damaged") for name in TENSOR_FILES),
+        *(
+            ("masters.safetensors", lambda file, head=head: file.write_bytes(head), "masters.safetensors")
+            for head in ((2**62).to_bytes(8, "little") + b"{}", len(DEEP).to_bytes(8, "little") + DEEP)
+        ),
         ("optimizer.safetensors", Path.unlink, "incomplete: optimizer.safetensors is missing"),
         ("rng.safetensors", rng(torch.Tensor.float), "rng.safetensors is damaged: .*ByteTensor"),
         ("rng.safetensors", rng(lambda state: state[:100].clone()), "rng.safetensors is damaged: .*size"),
         ("rng.safetensors", rng(torch.zeros_like), "rng.safetensors is damaged: .*Invalid"),
         ("rng.safetensors", lambda f: save_file({"other": torch.zeros(1)}, f), "it has no random state of the CPU"),
         ("engine.json", Path.unlink, "is not a training checkpoint: engine.json is missing"),
-        ("engine.json", lambda file: file.write_text("{"), "engine.json: not readable as JSON"),
+        *(
+            ("engine.json", lambda file, text=text: file.write_bytes(text), "engine.json: not readable as JSON")
+            for text in (b"", b"{", DEEP)
+        ),
+        ("engine.json", lambda file: file.write_text("[]"), "engine.json: expected an object"),
         ("engine.json", facts(format=99), "engine.json is not of a format this version reads"),
         ("engine.json", facts(optimizer="Lion"), "written with optim.optimizer=Lion, this run has AdamW"),
-        ("engine.json", facts(parts={}), "engine.json is damaged: it has no valid parts"),
-        ("engine.json", facts(step={}), "engine.json is damaged: it has no valid step"),
-        ("engine.json", facts(step=-4), "engine.json is damaged: step=-4 is no number of updates"),
-        ("engine.json", facts(step=True), "engine.json is damaged: step=True is no number of updates"),
-        ("engine.json", facts(optimizer={}), "engine.json is damaged: it has no valid optimizer"),
-        ("engine.json", facts(adapter=3), "engine.json is damaged: it has no valid adapter"),
+        ("engine.json", facts(parts=[[], {}]), "has no part model"),
+        *(("engine.json", facts(format=value), "engine.json is not of a format") for value in ([2], {})),
+        *(("engine.json", facts(step=n), f"damaged: step={n} is no number of updates") for n in (-4, True, 10**30)),
+        *(
+            ("engine.json", facts(**{part: value}), f"engine.json is damaged: it has no valid {part}")
+            for value in (None, {}, 3.5)
+            for part in ("parts", "step", "optimizer")
+        ),
+        *(("engine.json", facts(adapter=value), "damaged: it has no valid adapter") for value in (3, [])),
     ],
 )
 def test_a_damaged_file_is_named_and_changes_nothing(unchanged, tmp_path, name, damage, words):
