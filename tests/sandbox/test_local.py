@@ -161,8 +161,8 @@ for _ in range(12):
 """
 
     async def run_all() -> list:
-        honest = [sandbox.run(Program(chain), Limits(seconds=1.5)) for _ in range(3)]
-        crowd = [sandbox.run(Program("while True: pass"), Limits(seconds=0.3)) for _ in range(16)]
+        honest = [sandbox.run(Program(chain), Limits(seconds=3.0)) for _ in range(3)]
+        crowd = [sandbox.run(Program("while True: pass"), Limits(seconds=0.4)) for _ in range(16)]
         return await asyncio.gather(*honest, *crowd)
 
     outcomes = asyncio.run(run_all())
