@@ -93,15 +93,15 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
             pass
 
     task = asyncio.ensure_future(work)
-    await asyncio.sleep(0)
-    if task.done():  # it waits for nothing, as where all answers are cached
-        return task.result()
-    left = asyncio.ensure_future(client_left())
+    both: list[asyncio.Future[Any]] = [task]
     try:
-        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)
+        if not task.done():  # it waits for something, as where not all answers are cached
+            both.append(asyncio.ensure_future(client_left()))
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if task.done() and not task.cancelled():
             return task.result()
         raise HttpProblem(GONE, "the request has ended without an answer")
     finally:
-        task.cancel()
-        left.cancel()
+        for each in both:
+            each.cancel()
