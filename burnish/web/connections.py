@@ -118,7 +118,8 @@ class Connection(H11Protocol):
         line = f"HTTP/1.1 {answer.status_code} {http.HTTPStatus(answer.status_code).phrase}".encode()
         self.transport.write(b"\r\n".join([line, *(b": ".join(pair) for pair in answer.raw_headers), b"", b""]))
         self.transport.write(bytes(answer.body))
-        self.transport.write_eof()
+        with suppress(OSError):  # the client has left
+            self.transport.write_eof()
         self._is_refused = True
         self._expect(LINGER_S)
 

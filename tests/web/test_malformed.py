@@ -1,5 +1,7 @@
 """Malformed requests over raw sockets: each has its outcome, and honest clients are answered at the same time."""
 
+import asyncio
+import errno
 import random
 
 import pytest
@@ -26,6 +28,21 @@ def test_a_malformed_request_gets_a_reason_or_is_closed(place, name, caplog):
     assert (status, malformed.reason in reason) == (expected, True), reason
     assert reason or status == CLOSED or name == "method: HEAD"
     assert "Traceback" not in reason + caplog.text and len(reason) < 1000
+
+
+@pytest.mark.parametrize("place", SERVERS[:1], indirect=True)
+def test_a_client_that_leaves_while_what_follows_its_request_is_refused(place, caplog, monkeypatch):
+    refused = []
+
+    def left(self):
+        refused.append(self)
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "write_eof", left)
+    damaged = good_request(place).replace(b"Connection: close\r\n", b"") + b"\0\r\n\r\n"
+    assert read(place.send(damaged))[0] == 200
+    assert place.honest() == 200
+    assert refused and "OSError" not in caplog.text
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 
 from burnish.cli.main import main
+from burnish.entry.ending import leave
 
 MARK = "BURNISH_KILLS"  # a variable that all processes of a command inherit
 FORKS = multiprocessing.get_context("forkserver")
@@ -85,4 +86,4 @@ def forked(words: list[str], folder: Path, mark: str) -> None:
         code = main(words)
     except KeyboardInterrupt:  # before the command was there to handle it
         code = 130
-    sys.exit(code)
+    leave(code)
