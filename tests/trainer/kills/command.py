@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -49,10 +50,9 @@ class Command:
     def kill(self, number: int, group: bool) -> None:
         """A signal to the command, or to all of its group."""
         with contextlib.suppress(ProcessLookupError):
-            if group:
-                with contextlib.suppress(ProcessLookupError):  # it has none yet
-                    return os.killpg(self.process.pid, number)
-            os.kill(self.process.pid, number)
+            while os.getpgid(self.process.pid) != self.process.pid:  # it is being forked, and no command yet
+                time.sleep(0.001)
+            (os.killpg if group else os.kill)(self.process.pid, number)
 
     def left(self) -> dict[int, str]:
         """Processes that it has started and that still run."""
