@@ -22,7 +22,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +64,16 @@ def load_target(target: str, key: str) -> Any:
     if not path or not name or target.endswith(".py"):
         raise ConfigError(f"{about}: expected package.module:Name, package.module.Name or file.py:Name")
     return _member(_load_module(path, about), path, name, key, about)
+
+
+def import_libraries(libraries: Mapping[str, str | Sequence[str] | None]) -> list[str]:
+    """Import what keys such as `actor_rollout_ref.model.external_lib` name: modules or .py files, as a list or joined
+    by commas. What they register can then be named by other keys. Returns the names of the modules."""
+    found = []
+    for key, given in libraries.items():
+        names = given.split(",") if isinstance(given, str) else given or ()
+        found += [_load_module(name, f"{key}={name}").__name__ for name in map(str.strip, names) if name]
+    return found
 
 
 def _member(module: ModuleType, path: str, name: str | None, key: str, about: str) -> Any:

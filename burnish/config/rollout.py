@@ -18,6 +18,8 @@ CALL_FORMATS = (
     "deepseek_v4", "gemma4",
 )  # fmt: skip
 
+LOOPS = ("single_turn_agent", "tool_agent", "react_agent", "search_agent")  # the built-in ones, as agents lists them
+
 
 @dataclass
 class ValKwargs(Keys, reader="trainer/validate.py"):
