@@ -19,6 +19,7 @@ from burnish.tracking.jsonl import read_metrics
 from burnish.workers.rollouts import agent_settings
 from tests.agents.conftest import WritingEngine, observed_text
 from tests.agents.test_chat_turns import CHATML, marked
+from tests.search.conftest import Words, serving
 
 FILES = Path(__file__).parent / "user_files"
 GUESS = {
@@ -148,6 +149,40 @@ def test_functions_are_tools(agent):
     assert all(text in seen for text in ("\n3<", '{"doubled": 5.0}', "\nnot that one<", "\nnoted<"))
     assert found.output.extra_fields["turn_scores"] == [0.0, 0.0, 0.0, 1.0, 0.0]
     assert found.output.metrics["tools/check/checks"] == 1
+
+
+def test_tools_and_interactions_of_verl_are_those_of_burnish(agent):
+    """The classes that users' files name, with the keys of their `config`."""
+
+    def entry(target, name, argument, **config):
+        properties = {argument: {"type": "array" if argument.endswith("list") else "string"}}
+        parameters = {"type": "object", "properties": properties, "required": [argument]}
+        function = {"name": name, "description": "", "parameters": parameters}
+        return {
+            "class_name": f"verl.tools.{target}",
+            "config": {"type": "native", **config},
+            "tool_schema": {"type": "function", "function": function},
+        }
+
+    sandbox = {"sandbox_fusion_url": "http://127.0.0.1:9/run_code", "num_workers": 3, "default_timeout": 5}
+    row = {"name": "gsm8k", "ground_truth": "72", "query": ""}
+    gsm8k = {"name": "gsm8k", "class_name": "verl.interactions.gsm8k_interaction.Gsm8kInteraction", "config": {}}
+    turns = [call("calc_gsm8k_reward", answer="72"), call("search", query_list=["Faust"]), "#### 71", "#### 72"]
+    with serving(Words()) as library:
+        tools = [
+            entry("gsm8k_tool.Gsm8kTool", "calc_gsm8k_reward", "answer"),
+            entry("search_tool.SearchTool", "search", "query_list", retrieval_service_url=f"{library.url}/retrieve"),
+            entry("sandbox_fusion_tools.SandboxFusionTool", "code_interpreter", "code", **sandbox),
+        ]
+        kwargs = {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": "72"}}}
+        found, runner = agent(
+            turns, tools=tools, tools_kwargs=kwargs, interactions=[gsm8k], interaction_kwargs=row, response_length=2000
+        )
+        seen = observed_text(runner.tokenizer, found.output)
+    assert "72 is right" in seen and "A play by Goethe." in seen and "Your answer is not right." in seen
+    assert found.output.extra_fields["tool_score"] == found.output.extra_fields["interaction_score"] == 1.0
+    interpreter = runner.environment.tools["code_interpreter"]
+    assert (interpreter._sandbox.shown, interpreter._limits.seconds) == (sandbox["sandbox_fusion_url"], 5)
 
 
 def test_an_interaction_is_given_the_row_and_may_leave_values_out(agent):
