@@ -68,9 +68,8 @@ class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
     )  # fmt: skip
     reward_manager: str = key(
         "naive",
-        "how scores are gathered, or an import path package.module:Class",
+        "how scores are gathered: naive, batch, prime, dapo, a registered name, or an import path package.module:Class",
         MANAGERS,
-        choices=("naive", "batch", "prime", "dapo"),
         import_path=True,
     )
     strategy: str = strategy()
@@ -136,7 +135,7 @@ class RewardManagerConfig(Keys, reader=MANAGERS):
     """Another way to choose the reward manager."""
 
     source: str = key(
-        "register", "a built-in manager by name, or a class from a file or module", choices=("register", "importlib")
+        "register", "a registered manager by name, or a class from a file or module", choices=("register", "importlib")
     )
     name: str | None = key(None, "name of the manager; null: reward_model.reward_manager")
     module: RewardManagerModuleConfig = section(RewardManagerModuleConfig)
