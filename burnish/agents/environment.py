@@ -83,15 +83,15 @@ class Environment:
 
     @cached_property
     def tools(self) -> dict[str, BaseTool]:
-        path = self.settings.multi_turn.tool_config_path
-        return load_tools(path, retriever=lambda: self.retriever, sandbox=self.settings.sandbox)
+        paths = self.settings.multi_turn.tool_config_path, self.settings.multi_turn.function_tool_path
+        return load_tools(*paths, retriever=lambda: self.retriever, sandbox=self.settings.sandbox)
 
     @cached_property
     def interactions(self) -> dict[str, BaseInteraction]:
         return load_interactions(self.settings.multi_turn.interaction_config_path)
 
     def tools_of(self, row: Mapping[str, Any]) -> dict[str, BaseTool]:
-        """The tools that a row offers: those its `tool_config.available_tools` names, else those of the file, else
+        """The tools that a row offers: those its `tool_config.available_tools` names, else those of the files, else
         those that its `tools_kwargs` set up. ConfigError for a name that is none."""
         named = tool_config(row).get("available_tools")
         set_up = [name for name, kwargs in (row.get("tools_kwargs") or {}).items() if kwargs is not None]
@@ -101,7 +101,8 @@ class Environment:
                     f"the row names the tool {name!r}, which does not exist{nearest(name, self.tools)} (there are "
                     f"{listed(self.tools)}). Add it to the file of {MULTI_TURN}.tool_config_path"
                 )
-        if named is None and self.settings.multi_turn.tool_config_path is None:
+        limits = self.settings.multi_turn
+        if named is None and limits.tool_config_path is None and limits.function_tool_path is None:
             named = set_up
         return self.tools if named is None else {name: self.tools[name] for name in named}
 

@@ -81,7 +81,7 @@ class TrajectoryRunner:
 
     def begin(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> "Future[list[Trajectory]]":
         """Begin one trajectory per row. A row has `uid`, `sample` and `raw_prompt`."""
-        if {row.get("agent_name") or self.default_loop for row in rows} & {*TOOL_LOOPS}:
+        if {(row.get("agent_name") or self.default_loop).removesuffix("_loop") for row in rows} & {*TOOL_LOOPS}:
             _ = self.environment.tools  # here, because what starts a server would hold up all trajectories
         return self._loop.run(self._run_all(rows, call))
 
