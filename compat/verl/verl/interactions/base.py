@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from verl.tools.base_tool import taken
-
 from burnish.agents import interactions
+from verl.tools.base_tool import taken
 
 
 class BaseInteraction:

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
-
 from burnish.agents import tools
 from burnish.agents.guarded import finite
 from burnish.agents.tools.base import Answer
 from burnish.errors import BurnishError, NotAvailable
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 
 def taken(function: Callable[..., Any], **offered: Any) -> dict[str, Any]:

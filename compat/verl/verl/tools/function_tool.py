@@ -7,12 +7,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
-
 from burnish.agents import tools
 from burnish.agents.tools.function import FunctionTool
 from burnish.agents.tools.schema import check_schema
 from burnish.errors import NotAvailable
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 __all__ = ["FunctionTool", "function_tool", "normalize_function_tool_return"]
 

@@ -5,13 +5,12 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
 
-from verl.tools.base_tool import BaseTool, PerCallTool
-from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
-
 from burnish.agents import tools
 from burnish.agents.environment import Environment
 from burnish.agents.tools.load import load_tools
 from burnish.errors import NotAvailable
+from verl.tools.base_tool import BaseTool, PerCallTool
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 RUN: ContextVar[Environment] = ContextVar("run")  # what the current trajectory shares with others
 

@@ -21,9 +21,6 @@ from weakref import WeakKeyDictionary
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict
-from verl.tools.base_tool import taken
-from verl.tools.tool_registry import RUN, ToolListWrap, tools_of
-from verl.workers.rollout.replica import TokenOutput
 
 from burnish import agents
 from burnish.agents.environment import Environment
@@ -32,6 +29,9 @@ from burnish.agents.server import ServerManager
 from burnish.config.data import DataConfig
 from burnish.data.chat import to_messages
 from burnish.errors import ConfigError, DataError, NotAvailable
+from verl.tools.base_tool import taken
+from verl.tools.tool_registry import RUN, ToolListWrap, tools_of
+from verl.workers.rollout.replica import TokenOutput
 
 __all__ = [
     "AgentLoopBase",

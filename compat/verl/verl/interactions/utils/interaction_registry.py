@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from verl.interactions.base import VerlInteraction
-
 from burnish.agents.interactions.load import load_interactions
+from verl.interactions.base import VerlInteraction
 
 
 def initialize_interactions_from_config(interaction_config_file: str) -> dict[str, Any]:
