@@ -17,3 +17,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 def arithmetic(data_source, solution_str, ground_truth, extra_info=None):
     return default_compute_score(data_source, solution_str, ground_truth, extra_info)
+
+
+def letters(data_source, solution_str, ground_truth, extra_info=None):
+    return float(len(set(solution_str)) % 3)
