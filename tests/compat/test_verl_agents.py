@@ -8,12 +8,18 @@ import yaml
 
 from burnish.agents.runner import TrajectoryRunner
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
+from burnish.cli.main import main
+from burnish.cli.quickstart_agents import NANO_AGENT
 from burnish.config import PPOConfig
+from burnish.data.files import write_parquet
+from burnish.data.tasks import calculator
 from burnish.errors import ConfigError
 from burnish.rollout.base import Sampling
+from burnish.tracking.jsonl import read_metrics
 from burnish.workers.rollouts import agent_settings
 from tests.agents.conftest import WritingEngine, observed_text
 from tests.agents.test_chat_turns import CHATML, marked
+from tests.search.conftest import Words, serving
 
 FILES = Path(__file__).parent / "user_files"
 GUESS = {
@@ -66,7 +72,7 @@ def agent(tmp_path):
     tools, loops and interactions."""
     runners = []
 
-    def run(turns, *, name="tool_agent", tools=None, loops=None, interactions=None, **row):
+    def run(turns, *, name="tool_agent", tools=None, functions=None, loops=None, interactions=None, **row):
         config = PPOConfig()
         rollout, data = config.actor_rollout_ref.rollout, config.data
         data.max_prompt_length = rollout.prompt_length = 2000
@@ -76,6 +82,7 @@ def agent(tmp_path):
             key = {"tools": "tools", "interactions": "interaction"}.get(kind)
             (tmp_path / kind).write_text(yaml.safe_dump({key: entries} if key else entries))
         rollout.multi_turn.tool_config_path = str(tmp_path / "tools") if tools else None
+        rollout.multi_turn.function_tool_path = functions
         rollout.multi_turn.interaction_config_path = str(tmp_path / "interactions") if interactions else None
         rollout.agent.agent_loop_config_path = str(tmp_path / "loops") if loops else None
         tokenizer = marked(CHATML)
@@ -136,11 +143,46 @@ def test_a_tool_may_describe_itself(agent):
 
 
 def test_functions_are_tools(agent):
-    tools = [{"class_name": f"{FILES}/function_tools.py:{name}"} for name in ("add", "twice")]
-    turns = [call("add", a=1, b=2), call("double", x=2.5), call("add", a=13, b=0), "done"]
-    found, runner = agent(turns, tools=tools)
+    turns = [call("add", a=1, b=2), call("double", x=2.5), call("add", a=13, b=0), call("check", answer="42"), "done"]
+    found, runner = agent(turns, functions=f"{FILES}/function_tools.py")
     seen = observed_text(runner.tokenizer, found.output)
-    assert all(text in seen for text in ("\n3<", '{"doubled": 5.0}', "\nnot that one<"))
+    assert all(text in seen for text in ("\n3<", '{"doubled": 5.0}', "\nnot that one<", "\nnoted<"))
+    assert found.output.extra_fields["turn_scores"] == [0.0, 0.0, 0.0, 1.0, 0.0]
+    assert found.output.metrics["tools/check/checks"] == 1
+
+
+def test_tools_and_interactions_of_verl_are_those_of_burnish(agent):
+    """The classes that users' files name, with the keys of their `config`."""
+
+    def entry(target, name, argument, **config):
+        properties = {argument: {"type": "array" if argument.endswith("list") else "string"}}
+        parameters = {"type": "object", "properties": properties, "required": [argument]}
+        function = {"name": name, "description": "", "parameters": parameters}
+        return {
+            "class_name": f"verl.tools.{target}",
+            "config": {"type": "native", **config},
+            "tool_schema": {"type": "function", "function": function},
+        }
+
+    sandbox = {"sandbox_fusion_url": "http://127.0.0.1:9/run_code", "num_workers": 3, "default_timeout": 5}
+    row = {"name": "gsm8k", "ground_truth": "72", "query": ""}
+    gsm8k = {"name": "gsm8k", "class_name": "verl.interactions.gsm8k_interaction.Gsm8kInteraction", "config": {}}
+    turns = [call("calc_gsm8k_reward", answer="72"), call("search", query_list=["Faust"]), "#### 71", "#### 72"]
+    with serving(Words()) as library:
+        tools = [
+            entry("gsm8k_tool.Gsm8kTool", "calc_gsm8k_reward", "answer"),
+            entry("search_tool.SearchTool", "search", "query_list", retrieval_service_url=f"{library.url}/retrieve"),
+            entry("sandbox_fusion_tools.SandboxFusionTool", "code_interpreter", "code", **sandbox),
+        ]
+        kwargs = {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": "72"}}}
+        found, runner = agent(
+            turns, tools=tools, tools_kwargs=kwargs, interactions=[gsm8k], interaction_kwargs=row, response_length=2000
+        )
+        seen = observed_text(runner.tokenizer, found.output)
+    assert "72 is right" in seen and "A play by Goethe." in seen and "Your answer is not right." in seen
+    assert found.output.extra_fields["tool_score"] == found.output.extra_fields["interaction_score"] == 1.0
+    interpreter = runner.environment.tools["code_interpreter"]
+    assert (interpreter._sandbox.shown, interpreter._limits.seconds) == (sandbox["sandbox_fusion_url"], 5)
 
 
 def test_an_interaction_is_given_the_row_and_may_leave_values_out(agent):
@@ -157,3 +199,35 @@ def test_keys_that_a_loop_does_not_take_are_refused_before_a_run(agent):
     entry = {"name": "mine", "_target_": f"{FILES}/loop_0_6.py:Strict"}
     with pytest.raises(ConfigError, match="Strict cannot be made with the keys of the entry: .*'most_calls'"):
         agent([], loops=[entry | {"most_calls": 1}])
+
+
+def test_a_loop_trains_as_the_built_in_one_does(tmp_path, monkeypatch):
+    """burnish's little agent model, which calls the calculator: by the tool agent, and by a loop for verl 0.9."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{key: value for key, value in row.items() if key != "agent_name"} for row in calculator.rows("train", 4, 1)]
+    write_parquet(rows, "train.parquet")
+    Path("tools.yaml").write_text("tools: [{name: calculator}]")
+    target = f"{FILES}/loop_0_9.py:GivenToolsLoop"
+    Path("loops.yaml").write_text(yaml.safe_dump([{"name": "loop_0_9", "_target_": target, "most_calls": 9}]))
+    command = [
+        "algorithm.adv_estimator=grpo",
+        "data.train_files=train.parquet",
+        "data.train_batch_size=4",
+        "data.max_prompt_length=64",
+        "data.max_response_length=96",
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.rollout.temperature=0.3",  # all calls are well formed
+        f"actor_rollout_ref.model.path={NANO_AGENT}",
+        "actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml",
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml",
+        "trainer.total_training_steps=1",
+        "trainer.device=cpu",
+        "trainer.logger=jsonl",
+    ]
+    for loop in ("tool_agent", "loop_0_9"):
+        chosen = f"actor_rollout_ref.rollout.agent.default_agent_loop={loop}"
+        assert main(["ppo", *command, chosen, f"trainer.default_local_dir={loop}"]) == 0
+    (ours,), (theirs,) = read_metrics("tool_agent"), read_metrics("loop_0_9")
+    assert ours["tools/calls"] > 0 and ours["actor/grad_norm"] > 0 and theirs["agent_loop/generate_sequences"] > 0
+    differ = ("timing", "perf/", "tool", "agent_loop/")  # clocks, and what each of the two counts itself
+    assert all(theirs[name] == value for name, value in ours.items() if not name.startswith(differ))

@@ -20,6 +20,11 @@ def python(code: str, cwd=None, **environment: str) -> subprocess.CompletedProce
     [
         ("import verl.models.llama", "verl.models", "docs/training.md"),
         ("from verl.workers.fsdp_workers import ActorRolloutRefWorker", "verl.workers.fsdp_workers", "custom_trainer"),
+        (
+            "from verl.experimental.agent_loop import ToolAgentLoop",
+            "verl.experimental.agent_loop.ToolAgentLoop",
+            "docs/agents.md",
+        ),
         ("import verl.utils.nothing", "verl.utils.nothing", "docs/from-verl.md"),
         ("from verl import nothing", "verl.nothing", "docs/from-verl.md"),
         ("from verl.protocol import nothing", "verl.protocol.nothing", "docs/from-verl.md"),

@@ -45,7 +45,8 @@ class BurnishTool(BaseTool):
 
 def tools_of(environment: Environment) -> list[BaseTool]:
     """Those that the run has configured."""
-    return _listed(environment.tools) if environment.settings.multi_turn.tool_config_path else []
+    multi_turn = environment.settings.multi_turn
+    return _listed(environment.tools) if multi_turn.tool_config_path or multi_turn.function_tool_path else []
 
 
 def initialize_tools_from_config(tools_config_file: str) -> list[BaseTool]:
@@ -53,7 +54,7 @@ def initialize_tools_from_config(tools_config_file: str) -> list[BaseTool]:
     if (environment := RUN.get(None)) is None:
         raise NotAvailable("tools outside a trajectory", "Load them where an agent loop is made.")
     settings = environment.settings
-    if tools_config_file == settings.multi_turn.tool_config_path:
+    if tools_config_file == settings.multi_turn.tool_config_path and not settings.multi_turn.function_tool_path:
         return _listed(environment.tools)
     parts: Mapping[str, Any] = {"retriever": lambda: environment.retriever, "sandbox": settings.sandbox}
     return _listed(load_tools(tools_config_file, **parts))
