@@ -45,7 +45,7 @@ def test_main_ppo_trains_with_a_users_reward_file_estimator_loss_and_manager(tmp
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("answers `import verl`") == 1
     [step] = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
-    assert step["critic/score/max"] > 0 and step["reward/length/max"] > 0
+    assert step["critic/score/max"] > 0
 
 
 @pytest.mark.parametrize(
