@@ -41,6 +41,7 @@ class AgentCheck:
         self.environment = Environment(settings, tokenizer, self.chat)
         self.loops: set[str] = set()
         self.tools: dict[str, BaseTool] = {}
+        self.call_limits: set[float] = set()  # seconds of one call, of rows with the tool python
         self._seen: set[str] = set()
         self._prompts: list[tuple[str, Callable[[], str]]] = []  # of rows that show tools
 
@@ -50,7 +51,8 @@ class AgentCheck:
         loop = given.removesuffix("_loop")
         interaction = row.get("interaction_kwargs") or {}
         shapes = _shape(row.get("tools_kwargs")), _shape(interaction), interaction.get("name")
-        asks = repr((loop, row.get("tool_config"), *shapes))
+        configs = row.get("tool_config"), (row.get("extra_info") or {}).get("tool_config")
+        asks = repr((loop, *configs, *shapes))
         try:
             if asks not in self._seen:
                 find_loop(given)
@@ -96,6 +98,8 @@ class AgentCheck:
         find_parser(self.environment.call_format(row))
         self.environment.chat_turns.role("user")  # raises for a template that cannot be continued
         self.tools |= tools
+        if "python" in tools:
+            self.call_limits.add(self.environment.limits_of(row).tool_timeout)
 
     def _check_prompt_lengths(self) -> None:
         data = self.settings.data
@@ -123,10 +127,13 @@ class AgentCheck:
         """Programs can be run, and a tool call lasts longer than one may."""
         if reason := run_to_end(python.unavailable_reason()):
             raise ConfigError(f"the tool python runs programs, and none can be run: {reason}")
-        call, program = self.settings.multi_turn.tool_timeout, self.settings.sandbox
+        call, program = min(self.call_limits), self.settings.sandbox
         if call <= program.timeout:
+            name = (
+                f"{MULTI_TURN}.tool_timeout" if call == self.settings.multi_turn.tool_timeout else "tool_config.timeout"
+            )
             raise ConfigError(
-                f"actor_rollout_ref.rollout.multi_turn.tool_timeout={call:g} is not more than reward_model.sandbox."
+                f"{name}={call:g} is not more than reward_model.sandbox."
                 f"timeout={program.timeout:g}, so an endless program would end its trajectory instead of "
                 "getting an error message; raise the one, or lower the other"
             )

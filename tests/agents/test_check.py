@@ -44,6 +44,8 @@ GOOD = [
     tool(tool_config={"available_tools": ["calculator"], "tool_format": "function_calling"}),
     tool(tool_config={"available_tools": None, "tool_format": None}),
     tool(tool_config={"available_tools": []}),
+    tool(tool_config={"max_tool_calls": 2.0, "timeout": 5, "of another row": None}),
+    {"tool_config": {"own": "of a loop that reads it"}},
     tool(interaction_kwargs={"name": "gsm8k", "query": "2+2", "ground_truth": "4"}),
     tool(interaction_kwargs={"name": None, "query": None}),
     {"agent_name": "react_agent", "tool_config": {"available_tools": ["calculator"]}},
@@ -61,6 +63,16 @@ BAD = {
     "tools as text": (tool(tool_config={"available_tools": "calculator"}), ["available_tools='calculator'", "a list"]),
     "tools as numbers": (tool(tool_config={"available_tools": [3]}), ["available_tools=[3]", "a list of names"]),
     "tools without their key": (tool(tool_config=["calculator"]), ["tool_config=['calculator']", "available_tools"]),
+    "an unknown key": (
+        tool(tool_config={"max_tool_call": 3}),
+        ["tool_config: unknown key 'max_tool_call'", "did you mean max_tool_calls?"],
+    ),
+    "an unknown key further in": (
+        tool(extra_info={"tool_config": {"tools": []}}),
+        ["tool_config: unknown key 'tools'"],
+    ),
+    "half a call": (tool(tool_config={"max_tool_calls": 1.5}), ["max_tool_calls=1.5: it must be a whole number"]),
+    "no time": (tool(tool_config={"timeout": 0}), ["tool_config.timeout=0: it must be a number of seconds above 0"]),
     "a format": (tool(tool_config={"tool_format": "hermess"}), ["'hermess'", "did you mean hermes?", "qwen3_coder"]),
     "an interaction": (
         tool(interaction_kwargs={"name": "gsm9k"}),
@@ -201,4 +213,6 @@ def test_programs_can_be_run_and_end_before_their_call(check, config, monkeypatc
     with pytest.raises(ConfigError, match=rf"{MULTI_TURN}\.tool_timeout=5 .*reward_model\.sandbox\.timeout=5"):
         check(PYTHON)
     limits.tool_timeout = 5.1
+    with pytest.raises(ConfigError, match=r"tool_config\.timeout=4 is not more than reward_model\.sandbox\.timeout=5"):
+        check(PYTHON, tool(tool_config={"available_tools": ["python"], "timeout": 4}))
     check(PYTHON)
