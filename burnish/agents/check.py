@@ -16,9 +16,10 @@ from burnish.agents.tools.python import PythonTool
 from burnish.agents.tools.search import SearchTool
 from burnish.agents.tools.session import ToolSession
 from burnish.data.chat import ChatRenderer, to_messages
-from burnish.errors import ConfigError, DataError
+from burnish.errors import ConfigError, DataError, UserError
 from burnish.loop_thread import run_to_end
 from burnish.search.client import probe
+from burnish.user_code import user_traceback
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ READ_NO_TOOLS = ("single_turn_agent", SEARCH)
 
 class AgentCheck:
     """Raises a ConfigError for the first unknown loop, tool, format or interaction, and a DataError for the first row
-    with wrong settings of a tool, or with a prompt that is too long with the tools it shows."""
+    with wrong settings of a tool, that its interaction cannot use, or whose prompt is too long with the tools it
+    shows."""
 
     def __init__(self, settings: AgentSettings, tokenizer: Any):
         self.settings = settings
@@ -58,6 +60,8 @@ class AgentCheck:
                 find_loop(given)
                 self._check_agent(row, loop)
                 self._seen.add(asks)
+            if loop in TOOL_LOOPS:
+                self._check_interaction(row)
             if loop in TOOL_LOOPS and self.settings.data.truncation == "error":
                 call_format = REACT if loop == "react_agent" else self.environment.call_format(row)
                 protocol = make_protocol(self.environment, call_format, self.environment.tools_of(row))
@@ -100,6 +104,17 @@ class AgentCheck:
         self.tools |= tools
         if "python" in tools:
             self.call_limits.add(self.environment.limits_of(row).tool_timeout)
+
+    def _check_interaction(self, row: Mapping[str, Any]) -> None:
+        if (interaction := self.environment.interaction_of(row)) is None:
+            return
+        try:
+            interaction.check_row(**row["interaction_kwargs"])
+        except UserError:
+            raise
+        except Exception:  # noqa: BLE001  a user's class may raise anything
+            name = row["interaction_kwargs"]["name"]
+            raise DataError(f"interaction {name}: check_row failed\n{user_traceback()}") from None
 
     def _check_prompt_lengths(self) -> None:
         data = self.settings.data

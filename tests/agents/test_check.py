@@ -101,6 +101,23 @@ def test_a_row_with_an_unknown_name_is_refused(check, config, row, parts, trunca
         assert part in str(error.value)
 
 
+def test_every_row_is_shown_to_its_interaction(check, config, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from burnish.agents.interactions import BaseInteraction\n\n"
+        "class Picky(BaseInteraction):\n"
+        "    async def generate_response(self, instance_id, messages, **kwargs): ...\n"
+        "    def check_row(self, level, **kwargs): 1 / level\n"
+    )
+    (tmp_path / "users.yaml").write_text("interaction: [{name: picky, class_name: 'own.py:Picky'}]")
+    config.actor_rollout_ref.rollout.multi_turn.interaction_config_path = str(tmp_path / "users.yaml")
+    good, bad = ({"name": "gsm8k", "ground_truth": answer} for answer in ("4", "four"))
+    with pytest.raises(DataError, match=r"row 1: interaction_kwargs.ground_truth='four': the gsm8k interaction needs"):
+        check(tool(interaction_kwargs=good), tool(interaction_kwargs=bad))
+    good, bad = ({"name": "picky", "level": level} for level in (1, 0))
+    with pytest.raises(DataError, match=r"row 1: interaction picky: check_row failed\n(?s:.*)own.py\", line 5"):
+        check(tool(interaction_kwargs=good), tool(interaction_kwargs=bad))
+
+
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
