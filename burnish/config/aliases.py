@@ -61,7 +61,7 @@ ALIASES: dict[str, str | Rewrite] = {
     "tool_config.timeout": f"{MULTI_TURN}.tool_timeout",
     f"{MULTI_TURN}.max_turns": f"{MULTI_TURN}.max_assistant_turns",
     "sampling_params.max_tokens": "data.max_response_length",
-    "sampling_params.timeout": f"{ROLLOUT}.timeout",
+    "sampling_params.timeout": f"{ROLLOUT}.trajectory_timeout",
     f"{ACTOR}.lora.enable": _lora_enable,
     f"{ACTOR}.lora.r": lambda rank, given: {
         f"{POLICY}.lora_rank": rank if given.get(f"{ACTOR}.lora.enable", True) else 0
