@@ -59,7 +59,7 @@ def ulysses(reader: str = ACTOR) -> Any:
 
 
 @dataclass
-class PolicyLossConfig:
+class PolicyLossConfig(Keys):
     """Which policy loss, and the numbers of those that have their own."""
 
     # Which names there are is the table's to say (algorithms/losses): a user can add one.
