@@ -22,7 +22,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +46,7 @@ def load_object(path: str | None, name: str | None, path_key: str, name_key: str
     """The callable `name` in the file or module `path`; errors name the configuration keys that gave them."""
     if not path:
         raise ConfigError(f"{path_key} is not set: give a .py file or an importable module")
-    return _member(_load_module(path, f"{path_key}={path}"), path, name, name_key, f"{name_key}={name}")
+    return _member(load_module(path, f"{path_key}={path}"), path, name, name_key, f"{name_key}={name}")
 
 
 def load_class(path: str | None, name: str | None, path_key: str, name_key: str) -> type:
@@ -63,7 +63,17 @@ def load_target(target: str, key: str) -> Any:
     about = f"{key}={target}"
     if not path or not name or target.endswith(".py"):
         raise ConfigError(f"{about}: expected package.module:Name, package.module.Name or file.py:Name")
-    return _member(_load_module(path, about), path, name, key, about)
+    return _member(load_module(path, about), path, name, key, about)
+
+
+def import_libraries(libraries: Mapping[str, str | Sequence[str] | None]) -> list[str]:
+    """Import what keys such as `actor_rollout_ref.model.external_lib` name: modules or .py files, as a list or joined
+    by commas. What they register can then be named by other keys. Returns the names of the modules."""
+    found = []
+    for key, given in libraries.items():
+        names = given.split(",") if isinstance(given, str) else given or ()
+        found += [load_module(name, f"{key}={name}").__name__ for name in map(str.strip, names) if name]
+    return found
 
 
 def _member(module: ModuleType, path: str, name: str | None, key: str, about: str) -> Any:
@@ -78,7 +88,8 @@ def _member(module: ModuleType, path: str, name: str | None, key: str, about: st
     return found
 
 
-def _load_module(path: str, about: str) -> ModuleType:
+def load_module(path: str, about: str) -> ModuleType:
+    """The module of a file or of an import path; errors begin with `about`."""
     file = Path(path).expanduser()
     if path.endswith(".py") or file.is_file() or "/" in path:
         return _load_file(file, about)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from burnish.config.rollout import LOOPS
+
 Rewrite = Callable[[Any, Mapping[str, Any]], dict[str, Any]]
 
 POLICY, ACTOR, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -28,8 +30,8 @@ def _kl_penalty(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agent_loop(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`tool_agent_loop` is the loop `tool_agent`; other names stay as they are."""
-    name = value.removesuffix("_loop") if isinstance(value, str) and value.endswith("_agent_loop") else value
+    """`tool_agent_loop` is the loop `tool_agent`; the names of users' own stay as they are."""
+    name = next((loop for loop in LOOPS if value == f"{loop}_loop"), value)
     return {f"{ROLLOUT}.agent.default_agent_loop": name}
 
 
@@ -59,7 +61,7 @@ ALIASES: dict[str, str | Rewrite] = {
     "tool_config.timeout": f"{MULTI_TURN}.tool_timeout",
     f"{MULTI_TURN}.max_turns": f"{MULTI_TURN}.max_assistant_turns",
     "sampling_params.max_tokens": "data.max_response_length",
-    "sampling_params.timeout": f"{ROLLOUT}.timeout",
+    "sampling_params.timeout": f"{ROLLOUT}.trajectory_timeout",
     f"{ACTOR}.lora.enable": _lora_enable,
     f"{ACTOR}.lora.r": lambda rank, given: {
         f"{POLICY}.lora_rank": rank if given.get(f"{ACTOR}.lora.enable", True) else 0

@@ -17,7 +17,7 @@ from burnish.config import PPOConfig
 from burnish.config.build import explain
 from burnish.config.checks import check_files, check_heads, check_model
 from burnish.config.finalise import finalise
-from burnish.config.load import Loaded
+from burnish.config.load import Loaded, libraries
 from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_of
 from burnish.config.plan import plan_micro_batches, plan_numbers, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
@@ -202,6 +202,7 @@ def executor(config: PPOConfig) -> type[WorkerGroup]:
         deadline_s=trainer.worker_timeout,
         start_deadline_s=trainer.ray_wait_register_center_timeout,
         run=Path(trainer.default_local_dir),
+        libraries=libraries(config),
     )
 
 

@@ -39,7 +39,7 @@ def test_what_is_explicit_and_both_spellings_must_agree_within_one_source(make):
         ("tool_config_path", "tools.yaml", "multi_turn.tool_config_path", "tools.yaml"),
         ("tool_config.max_tool_calls", 7, "multi_turn.max_tool_calls", 7),
         ("tool_config.timeout", 12, "multi_turn.tool_timeout", 12.0),
-        ("sampling_params.timeout", 5, "rollout.timeout", 5.0),
+        ("sampling_params.timeout", 5, "rollout.trajectory_timeout", 5.0),
         ("trainer.run_name", "exp1", "trainer.experiment_name", "exp1"),
         ("critic.ppo_micro_batch_size", 4, "critic.ppo_micro_batch_size_per_gpu", 4),
         (f"{ROLLOUT}.log_prob_micro_batch_size", 2, "rollout.log_prob_micro_batch_size_per_gpu", 2),
