@@ -194,6 +194,7 @@ def _as_hydra_wants_it(command: CommandLine) -> Iterator[None]:
             if full_error is not None:
                 os.environ["HYDRA_FULL_ERROR"] = full_error
     said = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]  # Hydra's own
+    said = [text for text in said if "ConfigStore schema" not in text]  # a recipe may be called like a built-in one
     command.notices += list(dict.fromkeys(said))
 
 
