@@ -61,9 +61,9 @@ RETRIEVER = CliCommand(
         "serve": CliCommand("run the retrieval server for the search agent", "burnish.search.serve_command"),
     },
     examples=(
-        "burnish retriever index --corpus corpus.jsonl --output wiki-index",
-        'burnish retriever query --index wiki-index "who wrote hamlet"',
-        "burnish retriever serve --index wiki-index --port 8000",
+        "burnish retriever index corpus.jsonl --out wiki-index",
+        'burnish retriever query wiki-index "who wrote hamlet"',
+        "burnish retriever serve wiki-index",
     ),
 )
 TRAINER_MODULES = {
@@ -152,7 +152,7 @@ def overview() -> str:
     return f"""\
 burnish: reinforcement learning for language models
 
-usage: burnish <command> [key=value …]
+usage: burnish <command> …
 
 a first run:
   burnish ppo {" ".join(KEY_COMMANDS["ppo"].example)}
@@ -166,6 +166,7 @@ commands:
 not available yet:
 {lines(COMMANDS, later)}
 
+Runs take keys: key=value. The other commands take what they read first, then flags: --flag value, or flag=value.
 `burnish ppo --help` lists its keys, `burnish ppo --help rollout` those of one section.
 `--debug` shows a traceback with an error; `--version` prints the version."""
 

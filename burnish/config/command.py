@@ -130,7 +130,9 @@ def _folder_with(name: str, folders: list[Path]) -> Path:
 
 
 def _add_override(command: CommandLine, text: str, folder: Path | None) -> None:
-    """One `key=value`, `+key=value`, `++key=value` or `~key`."""
+    """One `key=value`, `+key=value`, `++key=value`, `--key=value` or `~key`."""
+    if text.startswith("--") and "=" in text:
+        text = text[2:]
     if text.startswith("-"):
         raise ConfigError(f"unknown option {text!r}; keys are set as section.key=value, --help lists them")
     key = text.lstrip("+~").partition("=")[0].strip()
