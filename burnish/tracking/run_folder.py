@@ -12,7 +12,7 @@ from burnish.config.build import to_recipe, to_yaml
 from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.background import Background
-from burnish.tracking.disk import disk_problem, json_line, write_atomically
+from burnish.tracking.disk import OTHER_RUN, disk_problem, json_line, write_atomically
 from burnish.tracking.lock import FolderLock
 from burnish.tracking.watchdog import STACKS, STATUS
 
@@ -145,7 +145,7 @@ class RunFolder:
                     if place in roots or not left.isdisjoint((place, *place.parents)):
                         raise ConfigError(
                             f"{name}={value} was left by an earlier run in {self.path}: a run that starts from "
-                            "scratch there moves it aside. Give this run another folder: trainer.default_local_dir=…"
+                            f"scratch there moves it aside. Give this run its own folder with {OTHER_RUN}"
                         )
 
     def _left_by_a_run(self) -> list[Path]:

@@ -37,8 +37,10 @@ from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
 from burnish.rewards.managers import load_manager
 from burnish.rewards.scoring import Scoring
+from burnish.trainer.checkpoint import MODEL, STATE
 from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.restart import Restarts
+from burnish.trainer.stage import choose_folder
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
 from burnish.workers.process_reward import ProcessRewardWorker
@@ -107,6 +109,7 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     """The finished configuration against the files and the models; returns training rows, and sizes by model key."""
     config, read_facts = loaded.config, functools.cache(read_model_facts)
     rows, facts = check_files(config, describe), {}
+    choose_folder(loaded, MODEL, STATE)
     for key, model in config.models.items():
         with naming(f"{key}.path"):
             facts[key] = read_facts(model.path)
