@@ -19,16 +19,18 @@ import inspect
 import itertools
 import logging
 import os
+import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, TextIO
 
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, UserError
 from burnish.waits import EXIT_CODE, REPORT_ONLY, VARIABLE, waiting
 
 REPORT_S = 5.0
@@ -39,6 +41,8 @@ report: Callable[[str], None] = logging.getLogger(__name__).warning  # says that
 give_up: Callable[[str], None] = logging.getLogger(__name__).critical  # the last words before the process ends
 
 _BURNISH = str(Path(__file__).resolve().parent)
+_LIBRARY = os.path.dirname(os.__file__)
+_OWN = re.compile(f"{re.escape(_BURNISH)}/|{re.escape(_LIBRARY)}/(?!(site|dist)-packages/)|<frozen ")  # and Python's
 _stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when they were changed, and their size
 
 
@@ -208,6 +212,18 @@ def user_traceback(limit: int = 6000) -> str:
         frames = frames.tb_next
     text = "".join(traceback.format_exception(kind, error, frames)).rstrip()
     return text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
+
+
+def exit_error(error: SystemExit) -> UserError | None:
+    """The mistake of code that called `sys.exit` inside of a command; None where it was burnish itself, or argparse
+    for it."""
+    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(error.__traceback__)]
+    others = [place for place in frames if not _OWN.match(place[0])]
+    if not others:
+        return None
+    file, line, name = others[-1]
+    what = f"SystemExit({error.code!r}) from {file}, line {line}, in {name}"
+    return UserError(f"{what}: code that a run calls must not end it with sys.exit; raise another exception there")
 
 
 def listed(names: Iterable[str]) -> str:

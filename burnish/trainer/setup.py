@@ -37,8 +37,10 @@ from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
 from burnish.rewards.managers import find_manager, load_manager
 from burnish.rewards.scoring import Scoring
+from burnish.trainer.checkpoint import MODEL, STATE
 from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.restart import Restarts
+from burnish.trainer.stage import choose_folder
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
 from burnish.workers.process_reward import ProcessRewardWorker
@@ -108,6 +110,7 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     config, read_facts = loaded.config, functools.cache(read_model_facts)
     find_manager(config.reward_manager, config.reward_model.reward_manager)
     rows, facts = check_files(config, describe), {}
+    choose_folder(loaded, MODEL, STATE)
     for key, model in config.models.items():
         with naming(f"{key}.path"):
             facts[key] = read_facts(model.path)
