@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any, TextIO
 
 from burnish.errors import ConfigError
-from burnish.waits import EXIT_CODE, REPORT_ONLY, VARIABLE, waiting
+from burnish.waits import EXIT_CODE, may_end, waiting
 
 REPORT_S = 5.0
 SHOWN = 2**20  # characters that an import prints
@@ -39,6 +39,7 @@ report: Callable[[str], None] = logging.getLogger(__name__).warning  # says that
 give_up: Callable[[str], None] = logging.getLogger(__name__).critical  # the last words before the process ends
 
 _BURNISH = str(Path(__file__).resolve().parent)
+importing: list[str] = []  # what is imported now, the innermost last: the key and value that name it
 _stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when they were changed, and their size
 
 
@@ -132,7 +133,7 @@ def _watched(about: str) -> Iterator[None]:
         if done.wait(min(REPORT_S, import_s)):
             return
         report(f"{about}: still importing {_place(ident)}; the limit is {import_s:g} s")
-        if not done.wait(max(0.0, import_s - REPORT_S)) and os.environ.get(VARIABLE) != REPORT_ONLY:
+        if not done.wait(max(0.0, import_s - REPORT_S)) and may_end():
             try:
                 slow = "load what is large in a function, when it is first called"
                 give_up(f"{about}: not imported within {import_s:g} s: still importing {_place(ident)}; {slow}")
@@ -143,11 +144,13 @@ def _watched(about: str) -> Iterator[None]:
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}  # those of an import around this one stay
     shown = {name: _Shortened(one) for name, one in streams.items() if not isinstance(one, _Shortened | None)}
     vars(sys).update(shown)
+    importing.append(about)
     try:
         with waiting("import", "", about, import_s, report_only=True):
             yield
     finally:
         done.set()
+        importing.remove(about)
         for name, stream in shown.items():
             stream.left = None  # something may have kept it
             if getattr(sys, name) is stream:

@@ -93,6 +93,14 @@ class BadResult(ValueError):
     """A scoring function returned something that is not a score."""
 
 
+class ScoringFailed(Exception):
+    """This attempt failed; the text says why and is what the user reads."""
+
+
+class NotLoaded(ScoringFailed):
+    """The function cannot be loaded or called, so no other attempt could do better."""
+
+
 def checked_result(value: Any, label: str = "the reward function") -> dict[str, Any]:
     """{"score", "info"} of what a scoring function returned, in JSON's types: `score` is a float that `score_problem`
     accepts, and `info` holds the other keys of a dict. Whatever the value does when it is read, the only error is

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,9 @@ NEEDS_BATCH = (
     "it takes lists of samples (the batch form), which only the manager batch passes: set "
     f"reward_model.reward_manager=batch, or write it for one sample: {EXPECTED}"
 )
+#: `custom_reward_function.path` of a function that is an object of the running program: see `objects`.
+HERE = "the running program"
+objects: dict[str, Callable[..., Any]] = {}  # such functions, by the name in custom_reward_function.name
 _SINGULAR = dict(zip((*PARAMETERS, *BATCH_PARAMETERS), PARAMETERS * 2, strict=True))
 
 
@@ -51,6 +54,13 @@ class ScoreFunction:
 
 def load_function(path: str, name: str = "compute_score") -> Callable[..., Any]:
     """The function, class or callable object `name` of a file (`my_reward.py`) or module (`package.rewards`)."""
+    if path == HERE:
+        if name not in objects:
+            raise ConfigError(
+                f"custom_reward_function.path={path}: {name} was a function of a Python program or notebook, which no "
+                "other process has; save it in a file, and name that"
+            )
+        return objects[name]
     found: Callable[..., Any] = load_object(path, name, "custom_reward_function.path", "custom_reward_function.name")
     return found
 
@@ -187,34 +197,41 @@ def score_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label:
 
 
 def _call_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[ScoreResult]:
-    count, began = len(requests), time.perf_counter()
+    began = time.perf_counter()
+    found = answers_here(function, requests, label)
+    each = (time.perf_counter() - began) / len(requests)
+    return [result_of(request, answer, each) for request, answer in zip(requests, found, strict=True)]
 
-    async def read(value: Coroutine[Any, Any, Any]) -> list[dict[str, Any]]:
-        """In the task, for asyncio shows what a task returns or raises, and what cannot be shown would harm it."""
-        import asyncio  # a scoring process that needs none starts faster
 
-        try:
-            return answers(function, await value, count, label)
-        except BaseException:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # Ctrl-C
-                raise
-            return [{"error": failure_text()}] * count
-
+def answers_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[dict[str, Any]]:
+    """What a call in this thread gives, an entry per request."""
+    count = len(requests)
     try:
         value = function(*requests)
         if issubclass(type(value), Coroutine):  # unlike inspect, it asks nothing of the value itself
             from burnish.loop_thread import run_to_end
 
-            found = run_to_end(read(value))
-        else:
-            found = answers(function, value, count, label)
+            return run_to_end(awaited_answers(function, value, count, label))
+        return answers(function, value, count, label)
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  the boundary of user code: a failing sample is data
-        found = [{"error": failure_text()}] * count
-    each = (time.perf_counter() - began) / count
-    return [result_of(request, answer, each) for request, answer in zip(requests, found, strict=True)]
+        return [{"error": failure_text()}] * count
+
+
+async def awaited_answers(
+    function: ScoreFunction, value: Awaitable[Any], count: int, label: str
+) -> list[dict[str, Any]]:
+    """Read in the task, for asyncio shows what a task returns or raises, and what cannot be shown would harm it."""
+    import asyncio  # a scoring process that needs none starts faster
+
+    try:
+        return answers(function, await value, count, label)
+    except BaseException:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # Ctrl-C
+            raise
+        return [{"error": failure_text()}] * count
 
 
 def failure_text() -> str:

@@ -1,0 +1,88 @@
+"""Scoring in this process, for functions that no other can import: those of a notebook, closures, lambdas.
+
+`ScoringThread` is to `ScorePool` what a scoring process is. A plain function is called in a thread of its own, one call
+at a time; an async one on an event loop in a thread, several calls at once. Each call has the time limit; nothing is
+raised into a running thread, so one that is late is left behind, and the next call gets another.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from burnish.errors import ConfigError, DeadlineError
+from burnish.loop_thread import LoopThread
+from burnish.rewards.contract import FunctionSpec, NotLoaded, ScoreRequest, ScoringFailed
+from burnish.rewards.function import ScoreFunction, answers_here, awaited_answers, bind, failure_text, load_function
+from burnish.waits import waiting
+
+THREAD = "reward function"
+
+log = logging.getLogger(__name__)
+
+
+class ScoringThread:
+    alive = True
+
+    def __init__(self, spec: FunctionSpec, on_first: Callable[["ScoringThread"], None]):
+        self._spec, self._on_first = spec, on_first
+        self._function: ScoreFunction | None = None
+        self._loop: LoopThread | None = None  # of an async function
+        self.busy = 0  # calls
+        self.concurrent = self.batch = False  # of the function, see `ScoreFunction`
+        self.required: frozenset[str] = frozenset()
+
+    async def ask(self, requests: Sequence[ScoreRequest], timeout: float, wanted: str) -> list[dict[str, Any]]:
+        """An answer per request; `wanted` is what a time-out did not bring. ScoringFailed: it took too long."""
+        function = await self.started()
+        self.busy += 1
+        try:
+            with waiting("reward", "", f"a call of {self._spec.label}", timeout, report_only=True):
+                found = await asyncio.wait_for(asyncio.wrap_future(self._begin(function, requests)), timeout)
+        except TimeoutError:
+            if function.concurrent:  # it may block the event loop
+                await self.kill()
+            raise ScoringFailed(f"timed out: no {wanted}") from None
+        finally:
+            self.busy -= 1
+        return found
+
+    async def started(self) -> ScoreFunction:
+        if self._function is None:
+            spec = self._spec
+            try:
+                function = bind(load_function(spec.path or "", spec.name), spec.key, spec.reward_kwargs)
+            except ConfigError as error:
+                raise NotLoaded(str(error)) from None
+            self.concurrent, self.batch = function.concurrent, function.batch
+            self.required = frozenset(function.required)
+            self._function = function
+            self._on_first(self)
+        return self._function
+
+    async def kill(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            try:
+                await asyncio.to_thread(loop.close)
+            except DeadlineError as error:
+                log.warning("%s", error)
+
+    def _begin(self, function: ScoreFunction, requests: Sequence[ScoreRequest]) -> Future[list[dict[str, Any]]]:
+        label = self._spec.label
+        if function.concurrent:
+            self._loop = self._loop or LoopThread(label, name=THREAD, kind="reward")
+            return self._loop.run(awaited_answers(function, function(*requests), len(requests), label))
+        found: Future[list[dict[str, Any]]] = Future()
+        found.set_running_or_notify_cancel()  # so that whoever gives it up leaves it as it is
+
+        def call() -> None:
+            try:
+                found.set_result(answers_here(function, requests, label))
+            except BaseException:  # noqa: BLE001  also a KeyboardInterrupt that the function raises
+                found.set_result([{"error": failure_text()}] * len(requests))
+
+        threading.Thread(target=call, name=THREAD, daemon=True).start()
+        return found
