@@ -47,9 +47,8 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     rows, samples, evaluation = measure(loaded)
     print_tables(evaluation)
     print_text(f"all results are in {loaded.config.data.output_path}")
-    if (
-        path := loaded.config.data.scored_path
-    ):  # two lists, an entry per response: score (null: none), what else was said
+    path = loaded.config.data.scored_path
+    if path:  # two more lists, an entry per response: its score (null: none), and what else was said
         scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
         for sample in samples:
             result = sample.result
