@@ -17,7 +17,7 @@ from typing import Any
 
 from burnish.errors import ConfigError
 from burnish.rewards import function
-from burnish.rewards.function import HERE
+from burnish.rewards.contract import HERE
 from burnish.rewards.routing import SCORERS
 from burnish.user_code import nearest
 

@@ -90,7 +90,7 @@ class Run:
     def plot(self, *metrics: str) -> Picture:
         """The curves of some metrics: by default the reward, and that of each function where there are several."""
         table = self.metrics
-        names = metrics or (REWARD, *(name for name in table if name.startswith(CURVE) and name.endswith("/mean")))
+        names = metrics or (REWARD, *(name for name in table if name.startswith(CURVE) and name.count("/") == 2))
         if not metrics and REWARD not in table:
             names = tuple(name for name in ("train/loss", "val/loss") if name in table)
         return Picture(plot_curve(self.folder, self.folder / "plot.png", metrics=names, title=self.folder.name))

@@ -15,7 +15,7 @@ from typing import Any
 from burnish.errors import ConfigError, DeadlineError
 from burnish.loop_thread import LoopThread
 from burnish.rewards.contract import FunctionSpec, NotLoaded, ScoreRequest, ScoringFailed
-from burnish.rewards.function import ScoreFunction, answers_here, awaited_answers, bind, failure_text, load_function
+from burnish.rewards.function import ScoreFunction, WeightedSum, answers_here, awaited_answers, bound, failure_text
 from burnish.waits import waiting
 
 THREAD = "reward function"
@@ -28,7 +28,7 @@ class ScoringThread:
 
     def __init__(self, spec: FunctionSpec, on_first: Callable[["ScoringThread"], None]):
         self._spec, self._on_first = spec, on_first
-        self._function: ScoreFunction | None = None
+        self._function: ScoreFunction | WeightedSum | None = None
         self._loop: LoopThread | None = None  # of an async function
         self.busy = 0  # calls
         self.concurrent = self.batch = False  # of the function, see `ScoreFunction`
@@ -49,11 +49,10 @@ class ScoringThread:
             self.busy -= 1
         return found
 
-    async def started(self) -> ScoreFunction:
+    async def started(self) -> ScoreFunction | WeightedSum:
         if self._function is None:
-            spec = self._spec
             try:
-                function = bind(load_function(spec.path or "", spec.name), spec.key, spec.reward_kwargs)
+                function = bound(self._spec)
             except ConfigError as error:
                 raise NotLoaded(str(error)) from None
             self.concurrent, self.batch = function.concurrent, function.batch
@@ -70,7 +69,9 @@ class ScoringThread:
             except DeadlineError as error:
                 log.warning("%s", error)
 
-    def _begin(self, function: ScoreFunction, requests: Sequence[ScoreRequest]) -> Future[list[dict[str, Any]]]:
+    def _begin(
+        self, function: ScoreFunction | WeightedSum, requests: Sequence[ScoreRequest]
+    ) -> Future[list[dict[str, Any]]]:
         label = self._spec.label
         if function.concurrent:
             self._loop = self._loop or LoopThread(label, name=THREAD, kind="reward")

@@ -27,7 +27,7 @@ from burnish.child.process import ChildDied, ChildKilled, ChildProcess
 from burnish.errors import ConfigError
 from burnish.loop_thread import LoopThread
 from burnish.rewards.contract import FunctionSpec, NotLoaded, ScoreRequest, ScoreResult, ScoringFailed
-from burnish.rewards.function import HERE, is_answer, result_of
+from burnish.rewards.function import is_answer, result_of
 from burnish.rewards.here import ScoringThread
 from burnish.waits import waiting
 
@@ -62,7 +62,7 @@ class ScorePool:
         self.at_once, self._limit = at_once, limit.format(timeout)
         output = ShownOutput(f"the processes that score with {spec.label}")
         self.processes: list[ScoringProcess | ScoringThread]
-        if spec.path == HERE:  # calls one after another, or all on one event loop
+        if spec.is_here:  # calls one after another, or all on one event loop
             self.processes = [ScoringThread(spec, self._grow)]
         else:
             self.processes = [ScoringProcess(spec, self._grow, output) for _ in range(num_workers)]

@@ -83,7 +83,7 @@ def measure(loaded: Loaded[EvalConfig]) -> tuple[list[Row], list[Sample], Evalua
 def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explicit: frozenset[str]) -> list[RowRequest]:
     """One request per response, in the order of the file. DataError: a row that cannot be scored, with its reason."""
     names = columns(rows)
-    custom = scoring.spec.path is not None
+    custom = scoring.spec.is_custom
     require_named(rows, names, data, explicit, custom)
     taken = [name for name in (SCORES, REWARD_INFO) if data.scored_path and name in names]
     if taken:
@@ -138,7 +138,7 @@ def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, 
     if no_prompt:
         named[data.prompt_key] = ""
     full = complete_row(named, prompt_key=data.prompt_key, reward_fn_key=data.data_source_key, position=number)
-    if scoring.spec.path is None and style_of(full) == MODEL:
+    if not scoring.spec.is_custom and style_of(full) == MODEL:
         raise DataError(
             "reward_model.style='model': only a reward model scores this row, and `burnish eval` scores by rule. Leave "
             f"such rows out, make the style 'rule', or score with a function of your own: {OWN_FUNCTION}"

@@ -35,7 +35,7 @@ from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
-from burnish.rewards.managers import load_manager
+from burnish.rewards.managers import find_manager, load_manager
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.report import OnStep
@@ -108,6 +108,7 @@ def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
 def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     """The finished configuration against the files and the models; returns training rows, and sizes by model key."""
     config, read_facts = loaded.config, functools.cache(read_model_facts)
+    find_manager(config.reward_manager, config.reward_model.reward_manager)
     rows, facts = check_files(config, describe), {}
     for key, model in config.models.items():
         with naming(f"{key}.path"):
