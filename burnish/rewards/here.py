@@ -2,23 +2,26 @@
 
 `ScoringThread` is to `ScorePool` what a scoring process is. A plain function is called in a thread of its own, one call
 at a time; an async one on an event loop in a thread, several calls at once. Each call has the time limit; nothing is
-raised into a running thread, so one that is late is left behind, and the next call gets another.
+raised into a running thread, so one that is late is left behind, as is an event loop that a function blocks, and the
+next call gets another.
 """
 
 import asyncio
+import atexit
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from burnish.errors import ConfigError, DeadlineError
+from burnish.errors import ConfigError
 from burnish.loop_thread import LoopThread
 from burnish.rewards.contract import FunctionSpec, NotLoaded, ScoreRequest, ScoringFailed
 from burnish.rewards.function import ScoreFunction, WeightedSum, answers_here, awaited_answers, bound, failure_text
 from burnish.waits import waiting
 
 THREAD = "reward function"
+GRACE_S = 2.0  # for the event loop to show that it runs
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +43,13 @@ class ScoringThread:
         self.busy += 1
         try:
             with waiting("reward", "", f"a call of {self._spec.label}", timeout, report_only=True):
-                found = await asyncio.wait_for(asyncio.wrap_future(self._begin(function, requests)), timeout)
+                if function.concurrent:
+                    return await self._in_loop(function, requests, timeout)
+                return await self._in_thread(function, requests, timeout)
         except TimeoutError:
-            if function.concurrent:  # it may block the event loop
-                await self.kill()
             raise ScoringFailed(f"timed out: no {wanted}") from None
         finally:
             self.busy -= 1
-        return found
 
     async def started(self) -> ScoreFunction | WeightedSum:
         if self._function is None:
@@ -64,26 +66,38 @@ class ScoringThread:
     async def kill(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
-            try:
-                await asyncio.to_thread(loop.close)
-            except DeadlineError as error:
-                log.warning("%s", error)
+            await asyncio.to_thread(loop.close)
 
-    def _begin(
-        self, function: ScoreFunction | WeightedSum, requests: Sequence[ScoreRequest]
-    ) -> Future[list[dict[str, Any]]]:
+    async def _in_loop(
+        self, function: ScoreFunction | WeightedSum, requests: Sequence[ScoreRequest], timeout: float
+    ) -> list[dict[str, Any]]:
         label = self._spec.label
-        if function.concurrent:
-            self._loop = self._loop or LoopThread(label, name=THREAD, kind="reward")
-            return self._loop.run(awaited_answers(function, function(*requests), len(requests), label))
+        loop = self._loop = self._loop or LoopThread(label, name=THREAD, kind="reward")
+        work = awaited_answers(function, function(*requests), len(requests), label)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(loop.run(work)), timeout)
+        except TimeoutError:
+            alive = asyncio.wrap_future(loop.run(asyncio.sleep(0)))
+            if not (await asyncio.wait([alive], timeout=GRACE_S))[0] and self._loop is loop:
+                log.warning("%s blocks its event loop, which is left behind", label)
+                self._loop = None
+                atexit.unregister(loop.close)  # it would wait
+            raise
+
+    async def _in_thread(
+        self, function: ScoreFunction | WeightedSum, requests: Sequence[ScoreRequest], timeout: float
+    ) -> list[dict[str, Any]]:
         found: Future[list[dict[str, Any]]] = Future()
         found.set_running_or_notify_cancel()  # so that whoever gives it up leaves it as it is
 
         def call() -> None:
             try:
-                found.set_result(answers_here(function, requests, label))
+                found.set_result(answers_here(function, requests, self._spec.label))
             except BaseException:  # noqa: BLE001  also a KeyboardInterrupt that the function raises
                 found.set_result([{"error": failure_text()}] * len(requests))
 
-        threading.Thread(target=call, name=THREAD, daemon=True).start()
-        return found
+        thread = threading.Thread(target=call, name=THREAD, daemon=True)
+        thread.start()
+        answers = await asyncio.wait_for(asyncio.wrap_future(found), timeout)
+        thread.join()  # it has nothing left to do
+        return answers
