@@ -31,7 +31,7 @@ from types import ModuleType
 from typing import Any, TextIO
 
 from burnish.errors import ConfigError, UserError
-from burnish.waits import EXIT_CODE, REPORT_ONLY, VARIABLE, waiting
+from burnish.waits import EXIT_CODE, may_end, waiting
 
 REPORT_S = 5.0
 SHOWN = 2**20  # characters that an import prints
@@ -43,6 +43,7 @@ give_up: Callable[[str], None] = logging.getLogger(__name__).critical  # the las
 _BURNISH = str(Path(__file__).resolve().parent)
 _LIBRARY = os.path.dirname(os.__file__)
 _OWN = re.compile(f"{re.escape(_BURNISH)}/|{re.escape(_LIBRARY)}/(?!(site|dist)-packages/)|<frozen ")  # and Python's
+importing: list[str] = []  # what is imported now, the innermost last: the key and value that name it
 _stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when they were changed, and their size
 
 
@@ -147,7 +148,7 @@ def _watched(about: str) -> Iterator[None]:
         if done.wait(min(REPORT_S, import_s)):
             return
         report(f"{about}: still importing {_place(ident)}; the limit is {import_s:g} s")
-        if not done.wait(max(0.0, import_s - REPORT_S)) and os.environ.get(VARIABLE) != REPORT_ONLY:
+        if not done.wait(max(0.0, import_s - REPORT_S)) and may_end():
             try:
                 slow = "load what is large in a function, when it is first called"
                 give_up(f"{about}: not imported within {import_s:g} s: still importing {_place(ident)}; {slow}")
@@ -158,11 +159,13 @@ def _watched(about: str) -> Iterator[None]:
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}  # those of an import around this one stay
     shown = {name: _Shortened(one) for name, one in streams.items() if not isinstance(one, _Shortened | None)}
     vars(sys).update(shown)
+    importing.append(about)
     try:
         with waiting("import", "", about, import_s, report_only=True):
             yield
     finally:
         done.set()
+        importing.remove(about)
         for name, stream in shown.items():
             stream.left = None  # something may have kept it
             if getattr(sys, name) is stream:

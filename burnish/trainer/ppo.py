@@ -40,7 +40,7 @@ from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
 from burnish.trainer.credit import Credit, reward_tokens
 from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.groups import Passes, RemoteRollouts, close_within, load_models, make_groups, write_captured
-from burnish.trainer.report import BadUpdates, batch_metrics, sample_rows, speed_metrics
+from burnish.trainer.report import BadUpdates, OnStep, batch_metrics, sample_rows, speed_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows
 from burnish.trainer.validate import Validator
 from burnish.waits import waiting
@@ -76,6 +76,7 @@ class PPOTrainer:
         self.groups: dict[str, WorkerGroup] = {}
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.ending = ""  # why it is being closed
+        self.on_step: OnStep | None = None
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
@@ -207,6 +208,8 @@ class PPOTrainer:
                     metrics |= variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))
                 self.note_restarts(metrics)
                 self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
+                if self.on_step and self.on_step(self.step, metrics, partial(sample_rows, batch, self.tokenizer)):
+                    self.total_steps = self.step
                 saving = {}
                 self.note_saved(wait=False)
                 if is_due(trainer.save_freq, self.step, self.total_steps):

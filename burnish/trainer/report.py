@@ -23,6 +23,10 @@ from burnish.workers.trajectories import VERSIONS
 
 log = logging.getLogger(__name__)
 
+# Called after each step, before its checkpoint, with its number, its metrics and what makes its samples (`sample_rows`;
+# nothing in supervised training); returns whether it shall be the last.
+OnStep = Callable[[int, Mapping[str, float], Callable[[], list[dict[str, Any]]]], bool]
+
 
 def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
     """One dictionary per trajectory: texts, score, and by token the policy's mask, log-probs, advantage and version."""

@@ -44,6 +44,7 @@ from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.disk import OTHER_RUN
 from burnish.trainer.checkpoint import CheckpointStore, changed_keys, has_grown, is_due, key_values, restoring, step_of
+from burnish.trainer.report import OnStep
 from burnish.trainer.stage import choose_folder
 from burnish.waits import waiting
 
@@ -116,6 +117,7 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout)
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step = 0
+        self.on_step: OnStep | None = None
         self.bad_steps = 0  # updates in a row that could not be applied
         self.changed: list[str] = []  # keys, since the checkpoint
         if self.resume_from is not None:
@@ -135,6 +137,8 @@ class SupervisedTrainer(Generic[Config, Example]):
                 if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
                     metrics |= self.validate(self.val)
                 self.tracker.log(metrics, self.step)
+                if self.on_step and self.on_step(self.step, metrics, list):
+                    self.total_steps = self.step
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):
                     self.save()  # after logging: a run killed in between logs the step again, rather than never
         return metrics
@@ -218,7 +222,11 @@ def make_trainable(objective: Objective[Config, Example], total_steps: int) -> T
     return Trainable(module, config.optim, grad_clip=clip, total_steps=total_steps, device=device, model=config.model)
 
 
-def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase], Objective[Config, Example]]) -> None:
+def run(
+    loaded: Loaded[Config],
+    make: Callable[[Config, PreTrainedTokenizerBase], Objective[Config, Example]],
+    on_step: OnStep | None = None,
+) -> None:
     """One job, its keys checked; whatever else can be wrong is found before a model is loaded."""
     config = loaded.config
     check_files(config, describe)
@@ -253,6 +261,7 @@ def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase]
     with RunFolder(config.trainer.default_local_dir) as folder:
         folder.write_recipe(loaded.given)
         trainer = SupervisedTrainer(objective, training, val, folder)
+        trainer.on_step = on_step
         trainer.fit()
         log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
 
