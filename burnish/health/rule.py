@@ -28,24 +28,27 @@ class Finding:
             raise ConfigError(f"a finding of severity {self.severity!r}: there are {', '.join(SEVERITIES)}")
 
 
+Check = Callable[[History], Finding | None]
+
+
 @dataclass(frozen=True)
 class Rule:
     name: str
     symptom: str  # as the reader of a log would say it; a heading of docs/troubleshooting.md
     meaning: str  # what it does to training
     watches: tuple[str, ...]  # names of metrics; one that ends in "/" is all that begin so
-    check: Callable[[History], Finding | None]
+    check: Check
 
 
 REGISTERED: dict[str, Rule] = {}
 
 
-def register_rule(name: str, *, watches: tuple[str, ...], symptom: str, meaning: str = "") -> Callable[..., object]:
+def register_rule(name: str, *, watches: tuple[str, ...], symptom: str, meaning: str = "") -> Callable[[Check], Check]:
     """Decorator for a rule of yours: a function of the history that returns a `Finding` or None."""
+    if name in built_in():
+        raise ConfigError(f"register_rule({name!r}): burnish has a rule of this name")
 
-    def add(check: Callable[[History], Finding | None]) -> Callable[[History], Finding | None]:
-        if name in built_in():
-            raise ConfigError(f"register_rule({name!r}): burnish has a rule of this name")
+    def add(check: Check) -> Check:
         REGISTERED[name] = Rule(name, symptom, meaning, tuple(watches), check)
         return check
 
