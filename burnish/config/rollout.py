@@ -149,6 +149,10 @@ class BaseRolloutConfig(Keys, reader=EXPERIENCE):
     stop: list[str] = key([], "strings that end a response")
     stop_token_ids: list[int] = key([], "token ids that end a response, in addition to the model's own")
     timeout: float | None = key(None, "seconds for all trajectories of one batch; null: no limit", ROLLOUTS, above=0)
+    trajectory_timeout: float | None = key(
+        None, "seconds for one trajectory, from its start; a longer one is dropped. null: no limit", "agents/runner.py",
+        above=0,
+    )  # fmt: skip
     multi_turn: MultiTurnConfig = section(MultiTurnConfig)
     agent: AgentConfig = section(AgentConfig)
     engine_kwargs: dict[str, dict[str, Any]] = key(

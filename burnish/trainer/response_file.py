@@ -49,7 +49,8 @@ ADDED = pa.schema(
 # effect may change too.
 NEUTRAL = (
     *("data.output_path", "data.overwrite", "data.batch_size"),
-    *("rollout.max_num_seqs", "rollout.max_num_batched_tokens", "rollout.timeout"),
+    *("rollout.max_num_seqs", "rollout.max_num_batched_tokens"),
+    *("rollout.timeout", "rollout.trajectory_timeout"),
     *("rollout.gpu_memory_utilization", "rollout.enforce_eager"),
     *("rollout.enable_chunked_prefill", "rollout.enable_prefix_caching"),
     *("trainer.device", "trainer.nnodes", "trainer.n_gpus_per_node"),
