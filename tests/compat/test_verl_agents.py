@@ -186,7 +186,7 @@ def test_tools_and_interactions_of_verl_are_those_of_burnish(agent):
 
 
 def test_an_interaction_is_given_the_row_and_may_leave_values_out(agent):
-    teacher = {"name": "teacher", "class_name": f"{FILES}/interaction.py:Teacher", "config": {"hint": "Again:"}}
+    teacher = {"class_name": f"{FILES}/interaction.py:TeacherInteraction", "config": {"hint": "Again:"}}
     row = {"name": "teacher", "query": "2+2?", "ground_truth": "4"}
     found, runner = agent(["3", "4"], interactions=[teacher], interaction_kwargs=row)
     assert "Again: 2+2?" in observed_text(runner.tokenizer, found.output)
@@ -207,8 +207,6 @@ def test_a_loop_trains_as_the_built_in_one_does(tmp_path, monkeypatch):
     rows = [{key: value for key, value in row.items() if key != "agent_name"} for row in calculator.rows("train", 4, 1)]
     write_parquet(rows, "train.parquet")
     Path("tools.yaml").write_text("tools: [{name: calculator}]")
-    target = f"{FILES}/loop_0_9.py:GivenToolsLoop"
-    Path("loops.yaml").write_text(yaml.safe_dump([{"name": "loop_0_9", "_target_": target, "most_calls": 9}]))
     command = [
         "algorithm.adv_estimator=grpo",
         "data.train_files=train.parquet",
@@ -218,7 +216,7 @@ def test_a_loop_trains_as_the_built_in_one_does(tmp_path, monkeypatch):
         "actor_rollout_ref.rollout.n=4",
         "actor_rollout_ref.rollout.temperature=0.3",  # all calls are well formed
         f"actor_rollout_ref.model.path={NANO_AGENT}",
-        "actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml",
+        f"actor_rollout_ref.model.external_lib={FILES}/loop_0_9.py",
         "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml",
         "trainer.total_training_steps=1",
         "trainer.device=cpu",

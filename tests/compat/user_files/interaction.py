@@ -6,7 +6,7 @@ from uuid import uuid4
 from verl.interactions.base import BaseInteraction
 
 
-class Teacher(BaseInteraction):
+class TeacherInteraction(BaseInteraction):
     def __init__(self, config: dict):
         super().__init__(config)
         self._instance_dict: dict[str, dict[str, Any]] = {}

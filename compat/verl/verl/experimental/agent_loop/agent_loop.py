@@ -207,6 +207,9 @@ class AgentLoopBase(ABC):
 
     process_multi_modal_info = process_vision_info
 
+    def _get_mm_processor_kwargs(self, audio_data: Any = None) -> dict[str, Any]:
+        return {}
+
     @classmethod
     def burnish_class(cls) -> "type[VerlLoop]":
         about = {"loop_class": cls, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
@@ -269,11 +272,9 @@ def _shared(environment: Environment, config: Any, tokenizer: Any) -> tuple[Dict
     """The configuration and the tokenizer in verl's form, once for each run: the latter's `apply_chat_template` returns
     a list of ids, as it did before transformers 5."""
     if environment not in _of_runs:
-        keys = OmegaConf.create(_plain(config))
-        OmegaConf.set_struct(keys, True)
         own = copy.copy(tokenizer)
         own.apply_chat_template = functools.partial(own.apply_chat_template, return_dict=False)
-        _of_runs[environment] = keys, own
+        _of_runs[environment] = OmegaConf.create(_plain(config)), own
     return _of_runs[environment]
 
 
