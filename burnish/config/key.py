@@ -67,13 +67,24 @@ class Section:
 
 class Keys:
     """Base of configuration classes: `class DataConfig(Keys, reader=…)` names the file that reads the keys which name
-    none, but for those that nothing reads."""
+    none, but for those that nothing reads. Users' code may also read a key by `config["lr"]` and `config.get("lr")`."""
 
     def __init_subclass__(cls, reader: str = "") -> None:
         for name in cls.__annotations__:
             about = cls.__dict__[name].metadata[METADATA]
             if isinstance(about, Key) and not (about.reader or about.inert or isinstance(about.later, str)):
                 cls.__dict__[name].metadata = {METADATA: dataclasses.replace(about, reader=reader)}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and hasattr(self, name)
 
 
 def key(default: Any, doc: str, reader: str = "", **about: Any) -> Any:

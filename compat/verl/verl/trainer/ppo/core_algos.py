@@ -8,11 +8,12 @@ A policy loss is called with a micro-batch and returns its mean, as in verl; her
 share of the mini-batch's tokens (or sequences, as `loss_agg_mode` says), so that cutting changes nothing.
 """
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum, StrEnum
 from typing import Any, TypeVar
 
@@ -30,7 +31,6 @@ from burnish.algorithms.tally import Metrics, part_of_mean
 from burnish.config.actor import ActorConfig, CriticConfig
 from burnish.config.algorithm import AlgorithmConfig, KLControlConfig
 from burnish.config.needs import Needs
-from verl._keys import KeyView, section_of
 from verl.utils.torch_functional import entropy_from_logits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -68,7 +68,7 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
                 "token_level_rewards": zero_outside(inputs.token_level_rewards, inputs.response_mask),
                 "response_mask": inputs.response_mask,
                 "index": inputs.uids,
-                "config": KeyView(inputs.config),
+                "config": inputs.config,
                 "values": inputs.values,
                 "reward_baselines": inputs.reward_baselines,
                 "old_log_probs": inputs.old_log_probs,
@@ -106,16 +106,17 @@ def register_policy_loss(name: str) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
         @functools.wraps(function)
         def policy_loss(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
-            mask, config = inputs.response_mask, inputs.config
+            mask, config = inputs.response_mask, copy.copy(inputs.config)
             counts, length = LossCounts.of(mask), float(config.loss_scale_factor or inputs.max_response_length)
             micro = {"dp_size": 1, "batch_num_tokens": counts.tokens, "global_batch_size": counts.sequences}
+            vars(config)["global_batch_info"] = {**micro, "loss_scale_factor": length}
             offered = {
                 "old_log_prob": zero_outside(inputs.old_log_prob, mask),
                 "log_prob": inputs.policy_log_prob,
                 "advantages": inputs.advantages,
                 "response_mask": mask,
                 "loss_agg_mode": config.loss_agg_mode,
-                "config": KeyView(config, global_batch_info={**micro, "loss_scale_factor": length}),
+                "config": config,
                 "rollout_is_weights": inputs.rollout_is_weights,
             }
             token = _LENGTH.set(length)
@@ -173,6 +174,20 @@ def agg_loss(
 
 
 # Estimators with verl's signatures.
+
+
+def section_of(config: Any, cls: type) -> Any:
+    """A section of burnish's configuration: `config` itself, or one with the keys that `config` has, which may be any
+    mapping or object."""
+    if isinstance(config, cls):
+        return config
+    section = cls()
+    for item in fields(section):
+        default = getattr(section, item.name)
+        value = config.get(item.name) if hasattr(config, "get") else getattr(config, item.name, None)
+        if value is not None:
+            setattr(section, item.name, section_of(value, type(default)) if is_dataclass(default) else value)
+    return section
 
 
 def _advantages(
