@@ -21,6 +21,7 @@ from burnish.config.load import Loaded
 from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_of
 from burnish.config.plan import plan_micro_batches, plan_numbers, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
+from burnish.config.rules.batch import fit_to_rows
 from burnish.config.rules.cluster import devices
 from burnish.config.rules.models import without_gpu
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
@@ -107,6 +108,7 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     """The finished configuration against the files and the models; returns training rows, and sizes by model key."""
     config, read_facts = loaded.config, functools.cache(read_model_facts)
     rows, facts = check_files(config, describe), {}
+    loaded.notices += fit_to_rows(config, rows)
     for key, model in config.models.items():
         with naming(f"{key}.path"):
             facts[key] = read_facts(model.path)
