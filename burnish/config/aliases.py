@@ -1,6 +1,6 @@
 """Keys that users know from elsewhere: `ALIASES` are other spellings, each accepted, rewritten and reported once;
 `UNSUPPORTED` are refused, `+` or not, with the reason and the key to use instead, unless they are switched off (false,
-null, 0, empty).
+null, empty).
 
 An alias maps to the key of ours, or to a function `(value, given) -> {key: value}` where the value decides; `given`
 holds everything else that was set. A function may hand back the key itself: then nothing is rewritten.
@@ -13,6 +13,7 @@ from typing import Any
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.key import keys_of
 from burnish.config.reward import CustomRewardFunctionConfig, RewardManagerConfig
+from burnish.config.rollout import LOOPS
 from burnish.config.trainer import RayInitConfig
 
 Rewrite = Callable[[Any, Mapping[str, Any]], dict[str, Any]]
@@ -35,8 +36,8 @@ def _kl_penalty(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agent_loop(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`tool_agent_loop` is the loop `tool_agent`; other names stay as they are."""
-    name = value.removesuffix("_loop") if isinstance(value, str) and value.endswith("_agent_loop") else value
+    """`tool_agent_loop` is the loop `tool_agent`; the names of users' own stay as they are."""
+    name = next((loop for loop in LOOPS if value == f"{loop}_loop"), value)
     return {f"{ROLLOUT}.agent.default_agent_loop": name}
 
 
@@ -71,7 +72,7 @@ ALIASES: dict[str, str | Rewrite] = {
     "tool_config.timeout": f"{MULTI_TURN}.tool_timeout",
     f"{MULTI_TURN}.max_turns": f"{MULTI_TURN}.max_assistant_turns",
     "sampling_params.max_tokens": "data.max_response_length",
-    "sampling_params.timeout": f"{ROLLOUT}.timeout",
+    "sampling_params.timeout": f"{ROLLOUT}.trajectory_timeout",
     f"{ACTOR}.lora.enable": _lora_enable,
     f"{ACTOR}.lora.r": lambda rank, given: {
         f"{POLICY}.lora_rank": rank if given.get(f"{ACTOR}.lora.enable", True) else 0
@@ -122,19 +123,18 @@ SFT_ALIASES: dict[str, str | Rewrite] = {**RM_ALIASES, "data.multiturn.messages_
 
 GENERATION_ALIASES: dict[str, str | Rewrite] = {
     "rollout.log_prob_micro_batch_size": "rollout.log_prob_micro_batch_size_per_gpu",
-    "ray_kwargs.ray_init": "ray_init",
+    "ray_kwargs": "ray_init",
 }
 
 EVAL_ALIASES: dict[str, str | Rewrite] = {
     **_keys("reward.custom_reward_function", "custom_reward_function", CustomRewardFunctionConfig),
     **_under("sandbox_fusion", "reward_model.sandbox", SANDBOX),
-    "ray_kwargs.ray_init": "ray_init",
+    "ray_kwargs": "ray_init",
 }
 
 UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what to use instead
     "*.fsdp_config.grad_offload": "gradients live as long as one update and move with their weights; "
     "use fsdp_config.param_offload or fsdp_config.optimizer_offload",
-    "*.fsdp_config.wrap_policy*": "every decoder layer is sharded separately; remove the key",
     "*.fsdp_config.use_orig_params": "weights always keep their own names and shapes; remove the key",
     "*.checkpoint.contents": "what is written and what is read are two keys; "
     "use checkpoint.save_contents and checkpoint.load_contents",

@@ -11,7 +11,7 @@ from burnish.config.ppo import REWARD_MODEL, PPOConfig
 from burnish.config.rules import Given, at_default, batch, loss, models, run, sampling
 from burnish.config.rules.cluster import cluster
 from burnish.config.rules.correction import correction, run_ahead
-from burnish.config.rules.scoring import rewards, scoring
+from burnish.config.rules.scoring import functions, rewards, scoring
 from burnish.config.supervised import RMConfig, SFTConfig, SupervisedConfig
 from burnish.errors import ConfigError
 
@@ -52,9 +52,9 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     loss.clip_range(config, given)
     run_ahead(config, given)
     correction(config, given)
+    rewards(config, given)
     loss.estimator_keys(config, given)
     loss.loss_keys(config, given)
-    rewards(config, given)
     scoring(config, given)
     run.optimiser(config.actor_rollout_ref.actor.optim, "actor_rollout_ref.actor.optim")
     run.optimiser(config.critic.optim, "critic.optim")
@@ -117,5 +117,6 @@ def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
     given = Given(explicit)
     run.require(config, EVAL_EXAMPLES)
     run.outputs_of_evaluation(config)
+    functions(config.custom_reward_function, given)
     scoring(config, given)
     return given.notices

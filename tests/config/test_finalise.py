@@ -16,6 +16,7 @@ GROUPS, CRITIC, GREEDY = Needs(groups=True), Needs(critic=True), Needs(greedy_ba
 ROLLOUT, ACTOR, VAL = "actor_rollout_ref.rollout", "actor_rollout_ref.actor", "actor_rollout_ref.rollout.val_kwargs"
 BATCH, GEN, MINI = "data.train_batch_size", "data.gen_batch_size", f"{ACTOR}.ppo_mini_batch_size"
 ESTIMATOR, CUSTOM, MANAGER = "algorithm.adv_estimator", "custom_reward_function", "reward_manager"
+FUNCTIONS = f"{CUSTOM}.functions"
 CHOSEN = "reward_model.reward_manager"
 LOSS, SANDBOX = f"{ACTOR}.policy_loss", "reward_model.sandbox"
 FILTER, OVERLONG = "algorithm.filter_groups", "algorithm.overlong_buffer"
@@ -210,6 +211,41 @@ def test_clip_ranges_lengths_and_empty_paths(finish):
     assert config.data.max_prompt_length == 64
     assert notices == [f"data.max_prompt_length=64, from {ROLLOUT}.prompt_length"]
     assert finish({f"{CUSTOM}.path": ""})[0].custom_reward_function.path is None
+
+
+def test_each_of_several_reward_functions_has_all_its_fields(finish):
+    keys = {
+        f"{FUNCTIONS}.right.path": "~/a.py",
+        f"{FUNCTIONS}.short.weight": "-0.5",
+        f"{FUNCTIONS}.short.name": "length",
+    }
+    keys |= {f"{CUSTOM}.path": "b.py", f"{FUNCTIONS}.short.reward_kwargs.most": 8}
+    right = {"path": str(Path.home() / "a.py"), "name": "right", "weight": 1.0, "reward_kwargs": {}}
+    short = {"path": "b.py", "name": "length", "weight": -0.5, "reward_kwargs": {"most": 8}}
+    config, _ = finish(keys | {ESTIMATOR: "gdpo"}, Needs(groups=True, reward_components=True))
+    assert config.custom_reward_function.functions == {"right": right, "short": short}
+    parts = config.algorithm.gdpo_reward_keys, config.algorithm.gdpo_reward_weights
+    assert parts == (["right", "short"], [1.0, -0.5]), "gdpo compares each of them"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"right": "a.py"}, r"right=a.py: must be a mapping; set .*right.path and "),
+        ({"right.weight": 2}, r"right.path is not set: name the file or module"),
+        ({"right.path": "a.py", "right.weihgt": 2}, "unknown key '.*right.weihgt'; did you mean '.*right.weight'"),
+        ({"right.path": "a.py", "right.weight": "much"}, "right.weight=much: must be a number"),
+        ({"right.path": "a.py", "right.weight": "inf"}, "right.weight=inf: must be a number of at least -1e.09 and at"),
+        ({"right.path": "a.py", "right.weight": 0}, "all weights are 0"),
+        ({"score.path": "a.py"}, "score: use letters, digits, _ and - in the name, and none of score, "),
+    ],
+)
+def test_several_reward_functions_that_cannot_work_are_refused(finish, keys, said):
+    refused(said, finish, {f"{FUNCTIONS}.{name}": value for name, value in keys.items()})
+
+
+def test_a_name_is_for_a_single_reward_function(finish):
+    refused("name is for a single function", finish, {f"{FUNCTIONS}.a.path": "a.py", f"{CUSTOM}.name": "score"})
 
 
 def test_sampling_in_training_and_validation(finish):

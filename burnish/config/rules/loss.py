@@ -65,6 +65,10 @@ def estimator_keys(config: PPOConfig, given: Given) -> None:
         given.unused(f"algorithm.adv_estimator={chosen} does not read it", *unused)
     if not given.needs.reward_components:
         return
+    if functions := config.custom_reward_function.functions:
+        fill(algorithm, gdpo_reward_keys=list(functions))
+        if algorithm.gdpo_reward_keys == list(functions):
+            fill(algorithm, gdpo_reward_weights=[function["weight"] for function in functions.values()])
     names, weights = algorithm.gdpo_reward_keys, algorithm.gdpo_reward_weights
     if not names:
         if weights:
