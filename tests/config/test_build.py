@@ -73,6 +73,7 @@ def test_what_is_explicit_and_both_spellings_must_agree_within_one_source(make):
         ("ray_kwargs.ray_init.num_cpus", 2, "ray_init.num_cpus", 2),
         ("ray_kwargs.timeline_json_file", "t.json", "ray_init.timeline_json_file", "t.json"),
         ("data.tool_config_path", "tools.yaml", "multi_turn.tool_config_path", "tools.yaml"),
+        ("function_tool_path", "tools.py", "multi_turn.function_tool_path", "tools.py"),
         (f"{ACTOR}.optim.clip_grad", 0.5, "actor.grad_clip", 0.5),
     ],
 )
