@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Config = TypeVar("Config", bound=Any)
 NO_EFFECT = "no effect: "
 TARGET, NO_TARGET = "_target_", "the sections of burnish have their classes"
-OFF = "they are switched off, and burnish has none of it"
+OFF = "they are off, and burnish has none of it"
 
 
 @dataclass
@@ -62,8 +62,9 @@ def build(
     flat, notices = rewrite_aliases(flat, aliases, typed)
     reasons: dict[str, list[str]] = defaultdict(list)  # why keys have no effect
     for name in [name for name in flat if name not in known]:
-        if (why_unsupported(name) and not flat[name]) or name.endswith(f".{TARGET}"):
-            reasons[OFF if not flat[name] else NO_TARGET].append(name)
+        is_off = not flat[name] and type(flat[name]) not in (int, float)  # a number may be 0 for a purpose
+        if (is_off and why_unsupported(name)) or name.endswith(f".{TARGET}"):
+            reasons[OFF if is_off else NO_TARGET].append(name)
             del flat[name]
     if problems := [complaint(name, known) for name in flat if name not in known]:
         raise ConfigError("\n".join(problems))

@@ -251,8 +251,13 @@ def run(
     tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
     objective = make(config, tokenizer)
     data, val = config.data, None
+    examples = objective.dataset(data.train_files, data.train_max_samples)
+    if data.train_batch_size > len(examples):
+        said = "data.train_batch_size=%d, not %d: there are that many %s to train on"
+        log.info(said, len(examples), data.train_batch_size, objective.examples)
+        data.train_batch_size = len(examples)
     order = partial(Batches, batch_size=data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
-    training = order(objective.dataset(data.train_files, data.train_max_samples))
+    training = order(examples)
     if data.val_files:
         val = order(objective.dataset(data.val_files, data.val_max_samples))
     _check_vocabulary(config, facts.vocab, *[part.dataset for part in (training, val) if part is not None])

@@ -45,6 +45,13 @@ def test_what_is_wrong_with_a_model_is_reported_with_its_key(load, role, tmp_pat
         setup.build(loaded.config)
 
 
+def test_a_batch_has_no_more_prompts_than_there_are_rows(job):
+    loaded = load_ppo([*job, "data.train_batch_size=100"])
+    rows, _ = setup.prepare(loaded)
+    assert loaded.config.data.train_batch_size == rows == 12
+    assert "data.train_batch_size=12, not 100: there are 12 rows to train on" in loaded.notices
+
+
 @roles
 def test_each_model_is_planned_with_its_own_sizes(load, role, tmp_path, capsys):
     large = write_tiny_model(tmp_path / "large", hidden_size=64, layers=4)
