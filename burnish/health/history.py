@@ -104,6 +104,13 @@ def noise(values: Sequence[float]) -> float:
     return 1.4826 / math.sqrt(2) * apart[len(apart) // 2] if apart else 0.0
 
 
+def has_moved(values: Sequence[float]) -> bool:
+    """Whether the last values differ from the first by more than noise, or there is a trend."""
+    first, last = values[:3], values[-10:]
+    apart = abs(mean(last) - mean(first))
+    return apart > 4 * noise(values) * math.sqrt(1 / 3 + 1 / 10) or abs(trend(values)) > 3
+
+
 def trend(values: Sequence[float]) -> float:
     """How sure it is that they rise (positive) or fall: the slope in its standard errors; 0 where it is flat."""
     n = len(values)
