@@ -55,6 +55,7 @@ class RunConfig(Keys, reader=PPO):
     )
     resume_from_path: str | None = key(None, "checkpoint folder of resume_mode=resume_path", path=True)
     default_local_dir: str = key(None, "run folder; null: outputs/<project_name>/<experiment_name>", FOLDER, path=True)
+    keep_best: bool = key(True, "keep the best checkpoint too where older ones are removed", "trainer/checkpoint.py")
     checkpoint_timeout: float = key(1800, "time limit for writing or reading a checkpoint, in seconds", above=0)
     default_hdfs_dir: str | None = key(None, "copy of the run folder", later="copies of checkpoints on HDFS")
     max_bad_steps: int = key(3, "consecutive NaN or infinite updates before the run stops", low=1)

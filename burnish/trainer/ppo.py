@@ -73,7 +73,6 @@ class PPOTrainer:
         self.worker_group_cls = worker_group_cls
         self.reward_fn, self.val_reward_fn = adapt_manager(reward_fn), adapt_manager(val_reward_fn or reward_fn)
         self.needs = needs_of(config)
-        self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.stop = StopRequest()
@@ -86,7 +85,9 @@ class PPOTrainer:
         deadline_s = config.trainer.checkpoint_timeout
         if config.trainer.executor == "ray":  # a worker that does not write its part is reported first
             deadline_s += config.trainer.worker_timeout
-        self.store = CheckpointStore(folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s)
+        self.store = CheckpointStore(
+            folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s, config.trainer.keep_best
+        )
         self.find_start_and_end()
         if self.resume_from is None and not config.trainer.val_only:
             folder.check_inputs_stay(config)
@@ -323,9 +324,6 @@ class PPOTrainer:
         every = self.config.trainer.rollout_dump_freq
         if every > 0 and self.step % every == 0:
             self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
-        if self.needs.groups and not self.warned_of_no_signal and not bool(batch.batch["advantages"].any()):
-            self.warned_of_no_signal = True
-            log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
         return batch_metrics(batch, self.config, self.step - 1)
 
     def save(self) -> None:
@@ -348,15 +346,17 @@ class PPOTrainer:
             (folder / checkpoint.STATE).parent.mkdir()
             (folder / checkpoint.STATE).write_text(text)
 
+        quality = self.tracker.health.history.quality()
         self.note_saved(wait=True)
         self.tracker.folder.flush()
         if self.config.actor_rollout_ref.actor.checkpoint.async_save:
             with checkpoint.disk_errors(self.store.folder(self.step)):
                 for group in self.models.values():
                     group.capture_checkpoint()
-            self.store.save_behind(self.step, partial(write, write_captured))
+            self.store.save_behind(self.step, partial(write, write_captured), quality)
         else:
-            self.store.save_behind(self.step, partial(write, lambda group, folder: group.save_checkpoint(folder)))
+            write_now = partial(write, lambda group, folder: group.save_checkpoint(folder))
+            self.store.save_behind(self.step, write_now, quality)
             self.note_saved(wait=True)
 
     def note_saved(self, *, wait: bool) -> None:
@@ -364,7 +364,8 @@ class PPOTrainer:
         folder = self.store.finished(wait=wait)
         if folder is not None:
             self.saved = step_of(folder)
-            self.tracker.event("checkpoint", step=self.saved)
+            best = self.tracker.health.history.best = step_of(self.store.best() or folder)
+            self.tracker.event("checkpoint", step=self.saved, best=best)
 
     def load(self, folder: Path) -> None:
         """Resume from a checkpoint as if the run had never stopped; logs what is different this time."""
