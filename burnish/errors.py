@@ -90,6 +90,14 @@ class BadStepError(BurnishError):
     """Loss or gradient was NaN or infinite in `trainer.max_bad_steps` updates in a row."""
 
 
+def text_of(error: BaseException) -> str:
+    """What an exception says; a user's own may raise when it is asked."""
+    try:
+        return str(error)
+    except (Exception, SystemExit) as wrong:  # noqa: BLE001
+        return f"(its text cannot be shown: __str__ raised {type(wrong).__name__})"
+
+
 def install_command(extra: str) -> str:
     """The command that installs an extra of burnish. In a checkout it takes the versions in constraints.txt, so that no
     installed package is replaced by another version."""
