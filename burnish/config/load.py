@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES, Rewrite
+from burnish.config.aliases import ALIASES, EVAL_ALIASES, GENERATION_ALIASES, RM_ALIASES, SFT_ALIASES, Rewrite
 from burnish.config.build import Config, Loaded, build, complaint, to_yaml
 from burnish.config.command import compose_jobs, keep_text, parse_command
 from burnish.config.generation import EvalConfig, GenerationConfig
@@ -39,8 +39,8 @@ class Schema(Generic[Config]):
 PPO = Schema("ppo", "ppo_trainer", PPOConfig, ALIASES)
 SFT = Schema("sft", "sft_trainer", SFTConfig, SFT_ALIASES)
 RM = Schema("rm", "rm_trainer", RMConfig, RM_ALIASES)
-GENERATION = Schema("generate", "generation", GenerationConfig, output="data.output_path")
-EVAL = Schema("eval", "evaluation", EvalConfig, output="data.output_path")
+GENERATION = Schema("generate", "generation", GenerationConfig, GENERATION_ALIASES, output="data.output_path")
+EVAL = Schema("eval", "evaluation", EvalConfig, EVAL_ALIASES, output="data.output_path")
 
 
 def run(

@@ -189,7 +189,7 @@ def test_a_retriever_that_is_missing(check, config, row):
     config.retriever.url = "http://127.0.0.1:9/retrieve"
     with pytest.raises(ConfigError) as error:
         check({}, row)
-    for part in ("retriever.url=http://127.0.0.1:9/retrieve", "`burnish retriever serve --index FOLDER --port 9`"):
+    for part in ("retriever.url=http://127.0.0.1:9/retrieve", "`burnish retriever serve FOLDER --port 9`"):
         assert part in str(error.value)
     check({}, tool(tool_config={"available_tools": ["calculator"]}))
 

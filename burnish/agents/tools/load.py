@@ -166,10 +166,6 @@ def _made(
     cls: type[BaseTool], config: dict[str, Any], schema: dict[str, Any] | None, parts: Parts, about: str
 ) -> BaseTool:
     own = getattr(cls, "SCHEMA", None)
-    if schema is None and own is None:
-        raise ConfigError(
-            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so set the schema to show the model"
-        )
     if own is not None:
         own = check_schema(own, f"{about}: SCHEMA of {cls.__name__}")
         if schema is not None and parameters_of(schema) != parameters_of(own):
@@ -180,4 +176,10 @@ def _made(
         taken = inspect.signature(cls).parameters
         return cls(config, shown, **{name: part for name, part in parts.items() if name in taken})
 
-    return made(make, about, failed)
+    tool = made(make, about, failed)
+    if not getattr(tool, "tool_schema", None):  # a constructor may set its own
+        raise ConfigError(
+            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so set the schema to show the model"
+        )
+    tool.tool_schema = check_schema(tool.tool_schema, about)
+    return tool
