@@ -15,7 +15,7 @@ class BurnishError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows (IPython asks for it): the message, as a terminal does."""
-        return [f"burnish: error: {self}"]
+        return [f"burnish: error: {text_of(self)}"]
 
 
 class UserError(BurnishError):
