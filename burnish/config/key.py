@@ -24,7 +24,7 @@ class Key:
     doc: str
     reader: str = ""  # the file in `burnish/` that reads it, which a test checks; none: `later` or `inert`
     choices: tuple[Any, ...] | str = ()  # the values allowed, or the table that has them, as package.module:name
-    import_path: bool = False  # also a user's own, as package.module:name
+    import_path: bool = False  # it may name a user's own code, as package.module:name
     refused: Mapping[str, str] = field(default_factory=dict)  # values known from elsewhere: why they are no choice here
     low: float | None = None  # bounds of a number: at least,
     above: float | None = None  # more than,

@@ -38,7 +38,7 @@ class References:
     def __init__(self, scoring: Scoring):
         self.scoring = scoring
         self.given_up: str | None = None
-        self._custom = scoring.spec.path is not None
+        self._custom = scoring.spec.is_custom
         self._trials_left = TRIALS if self._custom else 0  # our own scorers always answer
 
     @classmethod

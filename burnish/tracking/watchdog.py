@@ -29,7 +29,7 @@ from burnish.errors import DeadlineError
 from burnish.literal import one_line
 from burnish.tracking import stacks
 from burnish.tracking.failure import write_failure
-from burnish.waits import EXIT_CODE, REPORT_ONLY, VARIABLE, Wait, limit_in_words
+from burnish.waits import EXIT_CODE, Wait, limit_in_words
 
 LOOK_S = 1.0  # between two looks
 STATUS_S = 5.0  # between two status files
@@ -190,7 +190,7 @@ class Watchdog:
                 wait.late_at = now
             elif wait.report_only or (wait.task is not None and not wait.task.get_loop().is_running()):
                 continue
-            elif now >= (wait.late_at or now) + GRACE_S and os.environ.get(VARIABLE) != REPORT_ONLY:
+            elif now >= (wait.late_at or now) + GRACE_S and waits.may_end():
                 self._exit(wait)
 
     def _exit(self, wait: Wait) -> None:

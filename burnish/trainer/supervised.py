@@ -34,6 +34,7 @@ from burnish.engine.dump import BadSteps, Update, dump_folder
 from burnish.engine.forward import Forward
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
+from burnish.entry.ending import StopRequest
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.literal import print_text
 from burnish.models.device import dtype_on, memory_of, pick_device
@@ -44,6 +45,7 @@ from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.disk import OTHER_RUN
 from burnish.trainer.checkpoint import CheckpointStore, changed_keys, has_grown, is_due, key_values, restoring, step_of
+from burnish.trainer.report import OnStep
 from burnish.trainer.stage import choose_folder
 from burnish.waits import waiting
 
@@ -116,6 +118,7 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout)
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step = 0
+        self.on_step: OnStep | None = None
         self.bad_steps = 0  # updates in a row that could not be applied
         self.changed: list[str] = []  # keys, since the checkpoint
         if self.resume_from is not None:
@@ -126,17 +129,24 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=dataclasses.asdict(config))
 
     def fit(self) -> dict[str, float]:
-        metrics: dict[str, float] = {}
+        metrics, stop = dict[str, float](), StopRequest()
         with self.tracker, contextlib.ExitStack() as stack:
             stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
             self.begin()
             while self.step < self.total_steps:
-                metrics = self.train_step()
-                if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
-                    metrics |= self.validate(self.val)
+                with stop.delayed():
+                    metrics = self.train_step()
+                    if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
+                        metrics |= self.validate(self.val)
                 self.tracker.log(metrics, self.step)
+                if self.on_step and self.on_step(self.step, metrics, list):
+                    self.total_steps = self.step
+                if stop.asked:
+                    self.total_steps = self.step  # the last: it is saved
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):
                     self.save()  # after logging: a run killed in between logs the step again, rather than never
+            if stop.asked:
+                raise KeyboardInterrupt
         return metrics
 
     def begin(self) -> None:
@@ -218,7 +228,11 @@ def make_trainable(objective: Objective[Config, Example], total_steps: int) -> T
     return Trainable(module, config.optim, grad_clip=clip, total_steps=total_steps, device=device, model=config.model)
 
 
-def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase], Objective[Config, Example]]) -> None:
+def run(
+    loaded: Loaded[Config],
+    make: Callable[[Config, PreTrainedTokenizerBase], Objective[Config, Example]],
+    on_step: OnStep | None = None,
+) -> None:
     """One job, its keys checked; whatever else can be wrong is found before a model is loaded."""
     config = loaded.config
     check_files(config, describe)
@@ -253,6 +267,7 @@ def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase]
     with RunFolder(config.trainer.default_local_dir) as folder:
         folder.write_recipe(loaded.given)
         trainer = SupervisedTrainer(objective, training, val, folder)
+        trainer.on_step = on_step
         trainer.fit()
         log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
 

@@ -15,6 +15,7 @@ GROUPS, CRITIC, GREEDY = Needs(groups=True), Needs(critic=True), Needs(greedy_ba
 ROLLOUT, ACTOR, VAL = "actor_rollout_ref.rollout", "actor_rollout_ref.actor", "actor_rollout_ref.rollout.val_kwargs"
 BATCH, GEN, MINI = "data.train_batch_size", "data.gen_batch_size", f"{ACTOR}.ppo_mini_batch_size"
 ESTIMATOR, CUSTOM, MANAGER = "algorithm.adv_estimator", "custom_reward_function", "reward_manager"
+FUNCTIONS = f"{CUSTOM}.functions"
 CHOSEN = "reward_model.reward_manager"
 LOSS, SANDBOX = f"{ACTOR}.policy_loss", "reward_model.sandbox"
 FILTER, OVERLONG = "algorithm.filter_groups", "algorithm.overlong_buffer"
@@ -90,7 +91,6 @@ def test_finalising_twice_changes_nothing_and_home_folders_are_expanded(finish):
         ({f"{ROLLOUT}.max_model_len": 1000}, "max_model_len=1000 … = 1024"),
         ({f"{ROLLOUT}.temperature": 0}, f"{ROLLOUT}.temperature=0 … do_sample=false"),
         ({f"{VAL}.n": 4}, f"{VAL}.n=4 gives equal responses … {VAL}.do_sample=true"),
-        ({f"{VAL}.do_sample": True, f"{VAL}.temperature": 0}, "sampling needs more than 0"),
         (GREEDILY | {f"{ROLLOUT}.n": 3}, f"{ROLLOUT}.n=3 gives equal responses without sampling … do_sample=false"),
         (GREEDILY | {ESTIMATOR: "remax"}, f"{ROLLOUT}.do_sample=false … adv_estimator=remax … nothing to learn"),
         (PENALTY, f"{OVERLONG}.len=0 … data.max_response_length=512 … from 1 to 512"),
@@ -105,7 +105,7 @@ def test_finalising_twice_changes_nothing_and_home_folders_are_expanded(finish):
         ({f"{CUSTOM}.name": "f", f"{CUSTOM}.path": ""}, f"without {CUSTOM}.path"),
         ({f"{MANAGER}.source": "importlib"}, f"needs {MANAGER}.module.path"),
         ({f"{MANAGER}.module.path": "m.py"}, f"set {MANAGER}.source=importlib"),
-        ({f"{MANAGER}.name": "other", CHOSEN: "naive"}, f"{MANAGER}.name=other and {CHOSEN}=naive … keep one"),
+        ({f"{MANAGER}.name": "other", CHOSEN: "dapo"}, f"{MANAGER}.name=other and {CHOSEN}=dapo … keep one"),
         ({f"{SANDBOX}.backend": "sandbox_fusion"}, f"{SANDBOX}.backend=sandbox_fusion … {SANDBOX}.url=http:"),
         ({f"{SANDBOX}.url": "host/run"}, "url=host/run … http://"),
         ({f"{SANDBOX}.backend": "local", f"{SANDBOX}.url": "http://h"}, "url=http://h … backend=local … keep one"),
@@ -212,6 +212,41 @@ def test_clip_ranges_lengths_and_empty_paths(finish):
     assert finish({f"{CUSTOM}.path": ""})[0].custom_reward_function.path is None
 
 
+def test_each_of_several_reward_functions_has_all_its_fields(finish):
+    keys = {
+        f"{FUNCTIONS}.right.path": "~/a.py",
+        f"{FUNCTIONS}.short.weight": "-0.5",
+        f"{FUNCTIONS}.short.name": "length",
+    }
+    keys |= {f"{CUSTOM}.path": "b.py", f"{FUNCTIONS}.short.reward_kwargs.most": 8}
+    right = {"path": str(Path.home() / "a.py"), "name": "right", "weight": 1.0, "reward_kwargs": {}}
+    short = {"path": "b.py", "name": "length", "weight": -0.5, "reward_kwargs": {"most": 8}}
+    config, _ = finish(keys | {ESTIMATOR: "gdpo"}, Needs(groups=True, reward_components=True))
+    assert config.custom_reward_function.functions == {"right": right, "short": short}
+    parts = config.algorithm.gdpo_reward_keys, config.algorithm.gdpo_reward_weights
+    assert parts == (["right", "short"], [1.0, -0.5]), "gdpo compares each of them"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"right": "a.py"}, r"right=a.py: must be a mapping; set .*right.path and "),
+        ({"right.weight": 2}, r"right.path is not set: name the file or module"),
+        ({"right.path": "a.py", "right.weihgt": 2}, "unknown key '.*right.weihgt'; did you mean '.*right.weight'"),
+        ({"right.path": "a.py", "right.weight": "much"}, "right.weight=much: must be a number"),
+        ({"right.path": "a.py", "right.weight": "inf"}, "right.weight=inf: must be a number of at least -1e.09 and at"),
+        ({"right.path": "a.py", "right.weight": 0}, "all weights are 0"),
+        ({"score.path": "a.py"}, "score: use letters, digits, _ and - in the name, and none of score, "),
+    ],
+)
+def test_several_reward_functions_that_cannot_work_are_refused(finish, keys, said):
+    refused(said, finish, {f"{FUNCTIONS}.{name}": value for name, value in keys.items()})
+
+
+def test_a_name_is_for_a_single_reward_function(finish):
+    refused("name is for a single function", finish, {f"{FUNCTIONS}.a.path": "a.py", f"{CUSTOM}.name": "score"})
+
+
 def test_sampling_in_training_and_validation(finish):
     assert finish({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.do_sample": False})[1] == []
     config, notices = finish({f"{ROLLOUT}.top_p": 0.9, f"{ROLLOUT}.top_k": 0})
@@ -245,7 +280,7 @@ def test_sft():
     assert finalise_sft(config, frozenset()) == []
     assert config.data.train_files == [str(Path.home() / "a.parquet")]
     assert config.trainer.default_local_dir == "outputs/burnish/sft"  # not that of `burnish ppo`
-    refused("keep one of them", finalise_sft, sft(prompt_key="q", response_key="a"), frozenset({"data.messages_key"}))
+    refused("keep one of", finalise_sft, sft(prompt_key="q", response_key="a", messages_key="turns"), frozenset())
     refused("data.train_files and model.path must be set", finalise_sft, SFTConfig(), frozenset())
 
 
