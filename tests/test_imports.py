@@ -35,6 +35,7 @@ ONLY_IN = {
     "sglang": ("rollout/sglang/host.py", "rollout/sglang/worker.py"),
     "wandb": ("tracking/wandb.py",),
     "mlflow": ("tracking/mlflow.py",),
+    "trackio": ("tracking/trackio.py",),
     "peft": ("models/adapters.py", "models/lora.py"),
     "mcp": ("agents/tools/mcp_session.py",),
     "faiss": ("search/dense.py",),

@@ -38,7 +38,7 @@ class RunConfig(Keys, reader=PPO):
     total_training_steps: int | None = key(None, "total training steps; null: from total_epochs", low=1)
     project_name: str = key("burnish", "name of the project", TRACKER)
     experiment_name: str = key("run", "name of the run within the project", TRACKER)
-    logger: list[str] = key(["console"], "where metrics go: console, tensorboard, wandb, mlflow", TRACKER)
+    logger: list[str] = key(["console"], "where metrics go: console, tensorboard, wandb, mlflow, trackio", TRACKER)
     nnodes: int = key(1, "machines", low=1, later=RAY)
     n_gpus_per_node: int | str = key(
         "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY
