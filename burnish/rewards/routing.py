@@ -24,7 +24,9 @@ from burnish.user_code import nearest
 
 NO_SOURCE = "unknown"  # what `data/dataset.py` calls the data source of a row that names none
 RULE, MODEL, BOTH = "rule", "model", "both"  # styles
-_BRING = "custom_reward_function.path=my_reward.py"
+BRING = "custom_reward_function.path=my_reward.py"
+#: Names that data sets have for a ground truth, in a row or its `extra_info` or `reward_model`.
+_LIKE_TRUTH = ("answer", "final_answer", "expected_answer", "answers", "solution", "target", "label", "gold")
 _PLACE = "the row has 'ground_truth' at top level; put it under reward_model: {\"ground_truth\": …}"
 
 #: here      our own code with a bounded, tiny cost: it runs where it is asked
@@ -85,7 +87,7 @@ def scorer_for(data_source: str) -> Scorer:
     raise DataError(
         f"data_source={data_source!r} has no built-in scorer{f' (did you mean {near[0]!r}?)' if near else ''}. "
         f"Known: {', '.join(SOURCES)}. To score another, write compute_score(data_source, solution_str, ground_truth, "
-        f"extra_info=None) and give {_BRING}, or add a file under burnish/rewards/scores/ and a line to SCORERS in "
+        f"extra_info=None) and give {BRING}, or add a file under burnish/rewards/scores/ and a line to SCORERS in "
         "burnish/rewards/routing.py"
     )
 
@@ -128,7 +130,7 @@ def check_row(
         return (
             f"reward_model.style={style!r} asks for a reward model, but none is set: set reward_model.enable=true "
             "reward_model.model.path=…, or make the style 'rule' and score by the data source's rule or a custom "
-            f"function: {_BRING}"
+            f"function: {BRING}"
         )
     if style == MODEL and reward_model:
         return None
@@ -140,7 +142,7 @@ def check_row(
     data_source = data_source_of(row, reward_fn_key)
     if data_source in ("", NO_SOURCE):
         return (
-            f"the row has no {reward_fn_key}, which chooses the scorer: set {_BRING} to score with a custom function, "
+            f"the row has no {reward_fn_key}, which chooses the scorer: set {BRING} to score with a custom function, "
             f"or add the column. Known: {', '.join(SOURCES)}"
         )
     ground_truth, extra_info = truth_of(row)
@@ -149,7 +151,7 @@ def check_row(
         if scorer.reads_ground_truth and is_empty(ground_truth):
             raise ValueError(
                 f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with "
-                f"it; fill it in, or score without it by a custom function: {_BRING}"
+                f"it; fill it in, or score without it by a custom function: {BRING}"
             )
         scorer.module.check(ground_truth, extra_info)
     except DataError as error:
@@ -188,6 +190,18 @@ def truth_of(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The ground truth, and its `extra_info`: the row's own over the other fields of its `reward_model`."""
     others = dict(row.get("reward_model") or {})
     return others.pop("ground_truth", None), {**others, **(row.get("extra_info") or {})}
+
+
+def missing_truths(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """How many rows have no ground truth, and the field of the first that looks like one; or None."""
+    missing = [row for row in rows if is_empty(_of_reward_model(row, "ground_truth"))]
+    if not missing:
+        return None
+    first = missing[0]
+    places = {"": first, "extra_info.": first.get("extra_info") or {}, "reward_model.": first.get("reward_model") or {}}
+    near = [place + name for place, held in places.items() for name in _LIKE_TRUTH if not is_empty(held.get(name))]
+    hint = f"; {near[0]} looks like it: move it there, or read it in the function" if near else ""
+    return f"{len(missing)} of {len(rows)} rows have no reward_model.ground_truth{hint}"
 
 
 def _is_misplaced(row: Mapping[str, Any]) -> bool:

@@ -181,6 +181,12 @@ class Scoring:
             self._report_grading(source)
         return problem
 
+    def report_truths(self, what: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Warn of rows without the ground truth that a custom function insists on."""
+        scored = [row for row in rows if not self.leaves_to_model(row)]
+        if "ground_truth" in (self.pool.required or ()) and (missing := routing.missing_truths(scored)):
+            log.warning("%s: %s gets None as ground_truth: %s", what, self.spec.label, missing)
+
     def _report_grading(self, source: str) -> None:
         from burnish.rewards.scores.code import gives_shares
 
