@@ -13,6 +13,10 @@ class BurnishError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows (IPython asks for it): the message, as a terminal does."""
+        return [f"burnish: error: {self}"]
+
 
 class UserError(BurnishError):
     """The command, the configuration or a file the user brought is wrong."""

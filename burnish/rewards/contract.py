@@ -17,6 +17,9 @@ PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
 #: Those of the batch form, in the same order; each is a list with an entry per sample.
 BATCH_PARAMETERS = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 
+#: The path of a function that is an object of the running program, which no other process has.
+HERE = "the running program"
+
 #: Where a scoring function's dict, an agent loop's extra fields and a manager's extra info hold rows to train on.
 NEW_PROMPTS = "new_prompts"
 #: The column of a batch with what the turns of a response earn besides its score.
@@ -51,6 +54,10 @@ class FunctionSpec:
     @property
     def is_custom(self) -> bool:
         return self.path is not None or bool(self.functions)
+
+    @property
+    def is_here(self) -> bool:
+        return HERE in (self.path, *(one.path for one in self.functions.values()))
 
     @property
     def label(self) -> str:
@@ -103,6 +110,14 @@ class ScoreResult:
 
 class BadResult(ValueError):
     """A scoring function returned something that is not a score."""
+
+
+class ScoringFailed(Exception):
+    """This attempt failed; the text says why and is what the user reads."""
+
+
+class NotLoaded(ScoringFailed):
+    """The function cannot be loaded or called, so no other attempt could do better."""
 
 
 def checked_result(value: Any, label: str = "the reward function") -> dict[str, Any]:

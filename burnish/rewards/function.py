@@ -17,7 +17,15 @@ from typing import Any
 
 from burnish.errors import ConfigError
 from burnish.rewards import contract
-from burnish.rewards.contract import BATCH_PARAMETERS, PARAMETERS, BadResult, FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.contract import (
+    BATCH_PARAMETERS,
+    HERE,
+    PARAMETERS,
+    BadResult,
+    FunctionSpec,
+    ScoreRequest,
+    ScoreResult,
+)
 from burnish.user_code import listed, load_object, nearest, user_traceback
 
 SECTION = "custom_reward_function"  # of the configuration
@@ -27,6 +35,7 @@ NEEDS_BATCH = (
     "it takes lists of samples (the batch form), which only the manager batch passes: set "
     f"reward_model.reward_manager=batch, or write it for one sample: {EXPECTED}"
 )
+objects: dict[str, Callable[..., Any]] = {}  # functions of the running program, by the name in the configuration
 _SINGULAR = dict(zip((*PARAMETERS, *BATCH_PARAMETERS), PARAMETERS * 2, strict=True))
 
 
@@ -140,6 +149,13 @@ def _bound(spec: FunctionSpec) -> ScoreFunction:
 
 def load_function(path: str, name: str = "compute_score", section: str = SECTION) -> Callable[..., Any]:
     """The function, class or callable object `name` of a file (`my_reward.py`) or module (`package.rewards`)."""
+    if path == HERE:
+        if name not in objects:
+            raise ConfigError(
+                f"{section}.path={path}: {name} was a function of a Python program or notebook, which no other process "
+                "has; save it in a file, and name that"
+            )
+        return objects[name]
     found: Callable[..., Any] = load_object(path, name, f"{section}.path", f"{section}.name")
     return found
 
@@ -281,34 +297,43 @@ def score_here(
 def _call_here(
     function: ScoreFunction | WeightedSum, requests: Sequence[ScoreRequest], label: str
 ) -> list[ScoreResult]:
-    count, began = len(requests), time.perf_counter()
+    began = time.perf_counter()
+    found = answers_here(function, requests, label)
+    each = (time.perf_counter() - began) / len(requests)
+    return [result_of(request, answer, each) for request, answer in zip(requests, found, strict=True)]
 
-    async def read(value: Coroutine[Any, Any, Any]) -> list[dict[str, Any]]:
-        """In the task, for asyncio shows what a task returns or raises, and what cannot be shown would harm it."""
-        import asyncio  # a scoring process that needs none starts faster
 
-        try:
-            return function.answers(await value, count, label)
-        except BaseException:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # Ctrl-C
-                raise
-            return [{"error": failure_text()}] * count
-
+def answers_here(
+    function: ScoreFunction | WeightedSum, requests: Sequence[ScoreRequest], label: str
+) -> list[dict[str, Any]]:
+    """What a call in this thread gives, an entry per request."""
+    count = len(requests)
     try:
         value = function(*requests)
         if issubclass(type(value), Coroutine):  # unlike inspect, it asks nothing of the value itself
             from burnish.loop_thread import run_to_end
 
-            found = run_to_end(read(value))
-        else:
-            found = function.answers(value, count, label)
+            return run_to_end(awaited_answers(function, value, count, label))
+        return function.answers(value, count, label)
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  the boundary of user code: a failing sample is data
-        found = [{"error": failure_text()}] * count
-    each = (time.perf_counter() - began) / count
-    return [result_of(request, answer, each) for request, answer in zip(requests, found, strict=True)]
+        return [{"error": failure_text()}] * count
+
+
+async def awaited_answers(
+    function: ScoreFunction | WeightedSum, value: Awaitable[Any], count: int, label: str
+) -> list[dict[str, Any]]:
+    """Read in the task, for asyncio shows what a task returns or raises, and what cannot be shown would harm it."""
+    import asyncio  # a scoring process that needs none starts faster
+
+    try:
+        return function.answers(await value, count, label)
+    except BaseException:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # Ctrl-C
+            raise
+        return [{"error": failure_text()}] * count
 
 
 def failure_text() -> str:

@@ -12,17 +12,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.nearest import nearest
 from burnish.errors import CheckpointError, ConfigError, install_command
+from burnish.health.rule import NOTE
+from burnish.health.watch import Health
 from burnish.literal import one_line
 from burnish.tracking.base import Backend, RunFacts
-from burnish.tracking.jsonl import LineFile
+from burnish.tracking.failure import write_failure
+from burnish.tracking.jsonl import LineFile, newest_samples, read_metrics
 from burnish.tracking.run_folder import RunFolder
+from burnish.tracking.transcript import keep_in, recorded
 from burnish.tracking.watchdog import Watchdog
+from burnish.user_code import exit_error
 from burnish.waits import waiting
 
 if TYPE_CHECKING:
@@ -64,6 +69,7 @@ class Tracker:
             module, _, cls = BACKENDS[name][0].partition(":")
             self._backends.append(getattr(importlib.import_module(module), cls)(facts))
         self._events = LineFile(folder.path / "events.jsonl")
+        self.health = Health(config or {}, samples=partial(newest_samples, folder.rollouts))
         self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
         self._holding = threading.Lock()
         self.watchdog = Watchdog(
@@ -73,6 +79,7 @@ class Tracker:
             stage=lambda: "running" if folder.begun else "starting" if folder.is_held else "",
             steps=total_steps,
         )
+        self._recording = ExitStack()
         self._late = 0  # waits that were reported
         self._restarts = 0  # since the last step
 
@@ -84,6 +91,8 @@ class Tracker:
         for backend in self._backends:
             with waiting("logger", "the tracker", f"{type(backend).__name__} to resume after step {step}", LOGGER_S):
                 backend.resume(step)
+        for metrics in read_metrics(self.folder.path) if step else []:
+            self.health.history.add(metrics, int(metrics["step"]))
         self._begin()
         self.event("resume", step=step)
 
@@ -118,6 +127,9 @@ class Tracker:
         for backend in self._backends:
             with waiting("logger", "the tracker", f"{type(backend).__name__} to take step {step}", LOGGER_S):
                 backend.log(numbers, step)
+        for found in self.health.observe(numbers, step):
+            log.log(logging.INFO if found.newest.severity == NOTE else logging.WARNING, "step %d: %s", step, found)
+            self.event("finding", step=step, rule=found.rule, **vars(found.newest))
         self.watchdog.step = step
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -139,6 +151,10 @@ class Tracker:
     def close(self, failed: bool = False, state: str | None = None) -> None:
         """Close every logger, then raise the first failure, if any. `state` is how the run ended, for its last status;
         None: as `failed` and the closing say."""
+        if self._logged:
+            verdict = self.health.verdict()
+            log.info("health: %s", verdict)
+            self.event("verdict", step=self.watchdog.step, text=verdict)
         failures: list[Exception] = []
         closers: list[tuple[str, Callable[[], None]]] = [("the samples to be written", self.folder.flush)]
         closers += [(f"{type(one).__name__} to close", partial(one.close, failed)) for one in self._backends]
@@ -157,21 +173,34 @@ class Tracker:
             raise failures[0]
 
     def __enter__(self) -> "Tracker":
+        self._recording.enter_context(recorded())
         with suppress(CheckpointError):  # raised when the run begins to write, if it still cannot then
             self.folder.hold()
         self.watchdog.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        was_stopped = isinstance(error, KeyboardInterrupt)
+        if error is not None and not was_stopped:
+            self._write_failure(error)
         try:
-            self.close(error is not None, "stopped" if isinstance(error, KeyboardInterrupt | SystemExit) else None)
+            self.close(error is not None, "stopped" if was_stopped else None)
         except Exception as failure:
             if error is None:
+                self._write_failure(failure)
                 raise
             log.error("closing the loggers failed: %s", failure)  # the error that ended the run is the one to raise
         finally:
             self.watchdog.stop("failed")  # where the closing was broken off
             self.folder.let_go()
+            self._recording.close()
+
+    def _write_failure(self, error: BaseException) -> None:
+        if self.folder.is_held:  # else it is, or may be, another run's
+            keep_in(self.folder.path)
+            error = (exit_error(error) if isinstance(error, SystemExit) else None) or error
+            step, phase = self.watchdog.step, "" if self.folder.begun else "start"
+            write_failure(self.folder.path, error, step=step, steps=self.watchdog.steps, phase=phase)
 
 
 def check_loggers(names: Sequence[str]) -> None:

@@ -44,6 +44,22 @@ RowRequest = tuple[int, ScoreRequest]  # the number of a row, and the request fo
 
 def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int:
     """One job, its keys finished. Returns 1 if a data source is below `fail_under`, else 0."""
+    rows, samples, evaluation = measure(loaded)
+    print_tables(evaluation)
+    print_text(f"all results are in {loaded.config.data.output_path}")
+    path = loaded.config.data.scored_path
+    if path:  # two more lists, an entry per response: its score (null: none), and what else was said
+        scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
+        for sample in samples:
+            result = sample.result
+            scored[sample.row][SCORES].append(None if result is None else result.score)
+            scored[sample.row][REWARD_INFO].append(None if result is None else json.dumps(result.info))
+        print_text(f"the score of each response is in {write_parquet(scored, path)}")
+    return judge(evaluation, fail_under)
+
+
+def measure(loaded: Loaded[EvalConfig]) -> tuple[list[Row], list[Sample], Evaluation]:
+    """The rows, the scores of their responses, and the results, which are written."""
     config = loaded.config
     rows, output = read_rows(config.data.path), Path(config.data.output_path or "")
     if output.is_dir():
@@ -60,17 +76,8 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     samples, failures = apply_failures(asked, results, config.reward)
     log.info("computing the statistics of %d rows", len(rows))
     evaluation = summarise(config.data.path, scoring.spec, samples, failures)
-    print_tables(evaluation)
     write_json(evaluation, output)
-    print_text(f"all results are in {output}")
-    if config.data.scored_path:  # two more lists, an entry per response: its score (null: none), and what else was said
-        scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
-        for sample in samples:
-            result = sample.result
-            scored[sample.row][SCORES].append(None if result is None else result.score)
-            scored[sample.row][REWARD_INFO].append(None if result is None else json.dumps(result.info))
-        print_text(f"the score of each response is in {write_parquet(scored, config.data.scored_path)}")
-    return judge(evaluation, fail_under)
+    return rows, samples, evaluation
 
 
 def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explicit: frozenset[str]) -> list[RowRequest]:

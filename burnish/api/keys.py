@@ -1,0 +1,59 @@
+"""Short names and `keys=` → the keys that a command is given, and the configuration of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from burnish.config.build import Config, Loaded, build, flatten
+from burnish.config.key import keys_of, read
+from burnish.config.load import Schema
+from burnish.errors import ConfigError
+
+PROJECT, NAME, FOLDER = "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir"
+
+
+def given_keys(schema: Schema[Any], keys: Any, short: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """All keys that were set, by dotted name. `keys` is a dict, or a configuration of `schema`, of which what is not
+    at its default counts; `short` has key and value of each short name (None: not given)."""
+    known = keys_of(schema.root)
+    if isinstance(keys, schema.root):
+        pairs = ((name, read(keys, name), key.default) for name, key in known.items())
+        given = {name: value for name, value, default in pairs if value != default}
+    elif keys is None or isinstance(keys, Mapping):
+        given = flatten(keys or {}, known)
+    else:
+        what = f"a dict of keys, or a {schema.root.__name__}"
+        raise ConfigError(f"keys is a {type(keys).__name__}; give {what}")
+    for name, (key, value) in short.items():
+        if value is None:
+            continue
+        if key in given:
+            raise ConfigError(f"{name}= and keys[{key!r}] are the same thing; give one of them")
+        given[key] = value
+    return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+
+
+def load(schema: Schema[Config], given: Mapping[str, Any]) -> Loaded[Config]:
+    return build(given, schema.root, schema.aliases, frozenset(given))
+
+
+def run_folder(schema: Schema[Any], given: dict[str, Any]) -> Path:
+    """Where a run is; one without a name gets a folder that no other has."""
+    if given.get(FOLDER):
+        return Path(given[FOLDER]).expanduser()
+    trainer = schema.root().trainer
+    project = Path("outputs") / given.get(PROJECT, trainer.project_name)
+    if NAME in given:
+        return project / given[NAME]
+    number = 1
+    while True:
+        name = f"{trainer.experiment_name}-{number}"
+        try:
+            (project / name).mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            continue
+        except OSError as error:
+            raise ConfigError(f"cannot make the run folder {project / name}: {error.strerror}; set name=") from error
+        given[NAME] = name
+        return project / name
