@@ -156,6 +156,8 @@ def check_row(
         scorer.module.check(ground_truth, extra_info)
     except DataError as error:
         return str(error)
+    except (RecursionError, MemoryError):  # what Python's readers of JSON and programs raise
+        return "reward_model.ground_truth, test_cases or metadata is nested too deeply to be read; write it flatter"
     except (ValueError, UserError) as error:
         return _PLACE if _is_misplaced(row) else str(error)
     return None

@@ -104,8 +104,8 @@ _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
 
 
 def braced(text: str) -> str:
-    r"""`text` with braces around arguments that TeX takes without: \sqrt[3]2, \frac\pi2, x^\frac12; malformed text as it
-    is. It is read from the right, so that an argument is whole when the command before it is met."""
+    r"""`text` with braces around arguments that TeX takes without: \sqrt[3]2, \frac\pi2, x^\frac12. Malformed text
+    stays as it is. It is read from the right, so that an argument is whole when the command before it is met."""
     units: list[str] = []  # what follows: characters, groups, and commands with their arguments; the next one last
 
     def until(end: str) -> str:
