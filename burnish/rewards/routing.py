@@ -202,7 +202,7 @@ def missing_truths(rows: Sequence[Mapping[str, Any]]) -> str | None:
     first = missing[0]
     places = {"": first, "extra_info.": first.get("extra_info") or {}, "reward_model.": first.get("reward_model") or {}}
     near = [place + name for place, held in places.items() for name in _LIKE_TRUTH if not is_empty(held.get(name))]
-    hint = f"; {near[0]} looks like it: move it there, or read it in the function" if near else ""
+    hint = f"; {near[0]} looks like one: copy it there, or read it in the function" if near else ""
     return f"{len(missing)} of {len(rows)} rows have no reward_model.ground_truth{hint}"
 
 

@@ -144,7 +144,7 @@ def test_rows_without_the_ground_truth_of_a_custom_function_are_counted(job, rew
     setup.prepare(loaded)
     setup.build(loaded.config).close()
     said = "data.train_files: compute_score of reward.py gets None as ground_truth: 9 of 12 rows have no "
-    said += "reward_model.ground_truth; extra_info.answer looks like it: move it there"
+    said += "reward_model.ground_truth; extra_info.answer looks like one: copy it there"
     assert (said in caplog.text) == warns and "data.val_files: compute" not in caplog.text
 
 
