@@ -8,9 +8,11 @@ facts that make a run this run: resuming under others is refused. Nothing unpick
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -51,6 +53,7 @@ ROWS = "rows of data.train_files"
 MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
 PLANNED = "enable_gradient_checkpointing"  # planned from the device's memory; it changes no result
 Quality = tuple[bool, float]  # whether it is a validated one, and how good the model is: more is better
+PYTHON_FILE = re.compile(r"(.+\.py)(:\w+)?$")  # my_reward.py, my_manager.py:Mine
 COUNTS = 2**53  # more than any run counts to
 PARTS = ("experience", "kl", "correction", "bad_steps", "run", "config")
 
@@ -363,9 +366,9 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
     }
 
 
-def changed_keys(theirs: Mapping[str, Any], config: Any) -> list[str]:
-    """`key: then → now` for each key whose value is not the one the checkpoint was saved with."""
-    ours = key_values(config)
+def changed_keys(theirs: Mapping[str, Any], config: Any, code: Mapping[str, str] | None = None) -> list[str]:
+    """`key: then → now` for each key whose value, or file whose `code`, is not that of the checkpoint."""
+    ours = {**key_values(config), **(code or {})}
     return [f"{name}: {theirs[name]} → {value}" for name, value in ours.items() if theirs.get(name, value) != value]
 
 
@@ -374,6 +377,21 @@ def key_values(config: Any) -> dict[str, Any]:
     names = [name for name in keys_of(type(config)) if name.rpartition(".")[2] != PLANNED]
     values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in names}))
     return values
+
+
+def code_digests(config: Any) -> dict[str, str]:
+    """Of the Python files that keys name, such as that of the reward function: a digest of what is in them now."""
+    found: dict[str, str] = {}
+
+    def visit(value: Any) -> None:
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            visit(item)
+        for part in value.split(",") if isinstance(value, str) else ():
+            if (named := PYTHON_FILE.match(part.strip())) and (file := Path(named[1]).expanduser()).is_file():
+                found[f"contents of {named[1]}"] = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+
+    visit(key_values(config))
+    return found
 
 
 def read_state(folder: Path) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class PPOTrainer:
         self.unvalidated: dict[str, float] | None = None  # metrics of the last step, if its validation was broken off
         self.ending = ""  # why it is being closed
         self.on_step: OnStep | None = None
+        self.code = checkpoint.code_digests(config)  # as it is loaded
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
@@ -335,7 +336,7 @@ class PPOTrainer:
             "bad_steps": self.bad_updates.in_a_row,
             "unvalidated": self.unvalidated,
             "run": self.run_facts,
-            "config": checkpoint.key_values(self.config),
+            "config": checkpoint.key_values(self.config) | self.code,
         }
         text = json.dumps(state, indent=1)  # as it is now, to be written at any later time
 
@@ -383,7 +384,7 @@ class PPOTrainer:
         if folder.resolve() == self.store.folder(self.step).resolve():
             self.saved = self.step
         log.info("resuming from %s: step %d of %d", folder, self.step, self.total_steps)
-        for change in checkpoint.changed_keys(state["config"], self.config):
+        for change in checkpoint.changed_keys(state["config"], self.config, self.code):
             log.warning("changed since that checkpoint: %s", change)
         if is_over:
             log.warning(

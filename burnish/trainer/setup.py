@@ -174,7 +174,10 @@ def build(config: PPOConfig) -> PPOTrainer:
     val_reward_fn = load_manager(*chosen, tokenizer, config.trainer.log_val_generations, scoring)
     manager, group = pools(config, workers), executor(config)
     try:
-        return PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)
+        trainer = PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)
+        for what, rows in (("data.train_files", trainer.train_rows), ("data.val_files", trainer.val_rows)):
+            scoring.report_truths(what, rows.known_rows() if rows else [])
+        return trainer
     except BaseException:
         disconnect(group)
         raise
