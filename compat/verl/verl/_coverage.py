@@ -46,7 +46,7 @@ def refuse_to_shadow() -> None:
     others = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE.parent]
     spec = PathFinder.find_spec("verl", others)
     real = next((f"verl {one.version}" for one in distributions(name="verl")), None)
-    if real is None and spec and spec.origin and Path(spec.origin).resolve().parent != HERE:
+    if real is None and spec and spec.origin and not Path(spec.origin).with_name(Path(__file__).name).exists():
         real = f"verl at {Path(spec.origin).parent}"
     if real:
         raise ImportError(

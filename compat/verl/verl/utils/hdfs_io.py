@@ -2,20 +2,19 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from verl.utils.fs import copy_to_local
 
 
-def exists(path: str, **kwargs: Any) -> bool:
+def exists(path: str) -> bool:
     return Path(copy_to_local(path)).exists()
 
 
-def makedirs(name: str, mode: int = 0o777, exist_ok: bool = True, **kwargs: Any) -> None:
+def makedirs(name: str, mode: int = 0o777, exist_ok: bool = True) -> None:
     Path(copy_to_local(name)).mkdir(mode, parents=True, exist_ok=exist_ok)
 
 
-def copy(src: str, dst: str, **kwargs: Any) -> bool:
+def copy(src: str, dst: str) -> bool:
     """A file or a folder."""
     source, target = Path(copy_to_local(src)), Path(copy_to_local(dst))
     if source.is_dir():
