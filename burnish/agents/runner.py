@@ -26,7 +26,7 @@ from burnish.agents.base import SECTION, AgentLoopOutput, find_loop, user_loops
 from burnish.agents.environment import CLOSE_S, TOOL_LOOPS, AgentSettings, Environment
 from burnish.agents.server import ServerManager
 from burnish.data.chat import ChatRenderer, to_messages
-from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
+from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError, text_of
 from burnish.loop_thread import LoopThread
 from burnish.rollout.base import Completion, RolloutEngine, Sampling
 from burnish.waits import waiting
@@ -152,7 +152,7 @@ class TrajectoryRunner:
             output = self._finished(returned, server.completions)
         except ToolFailure as failure:
             nothing = [self.tokenizer.pad_token_id or 0]  # no token of a trajectory that could not continue is trained
-            extra = {"failure": str(failure), "finish_reason": "abort"}
+            extra = {"failure": text_of(failure), "finish_reason": "abort"}
             output = AgentLoopOutput(nothing, nothing, [0], [0.0], extra_fields=extra)
         except (UserError, WorkerError, DeadlineError):
             raise  # say what to fix, or that the process of an engine died or hangs
@@ -161,7 +161,8 @@ class TrajectoryRunner:
                 raise  # by the runner
             raise AgentError(f"agent loop {name} failed for {_who(row)}: what it awaited was cancelled") from error
         except (Exception, SystemExit) as error:  # the latter would end the event loop of all
-            raise AgentError(f"agent loop {name} failed for {_who(row)}: {type(error).__name__}: {error}") from error
+            said = f"{type(error).__name__}: {text_of(error)}"
+            raise AgentError(f"agent loop {name} failed for {_who(row)}: {said}") from error
         text = self._text(output.policy_turns() or [turn.token_ids for turn in server.completions])
         trajectory = Trajectory(row, output, text, completions=server.completions)
         if call.score is not None:

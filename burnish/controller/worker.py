@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from burnish.errors import BurnishError, WorkerError
+from burnish.errors import BurnishError, WorkerError, text_of
 from burnish.loop_thread import LoopThread
 from burnish.models.device import pick_device
 
@@ -74,7 +74,7 @@ def typed_failures(worker_class: type, method: str, place: WorkerPlace) -> Itera
         raise
     except Exception as error:
         where = f"{worker_class.__name__}.{method} failed on rank {place.rank} of {place.world_size}"
-        raise WorkerError(f"{where}: {type(error).__name__}: {error}") from error
+        raise WorkerError(f"{where}: {type(error).__name__}: {text_of(error)}") from error
 
 
 def awaited(worker: Worker, outcome: Any) -> Any:

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from burnish.errors import BurnishError, UserError
+from burnish.errors import BurnishError, UserError, text_of
 from burnish.literal import print_text
 from burnish.tracking.logs import configure_logging
 from burnish.tracking.transcript import recorded
@@ -45,7 +45,8 @@ def _guarded(command: Callable[[list[str]], int | None], argv: list[str]) -> int
         if DEBUG in argv:
             print_traceback(error)
         else:
-            say(f"error: {error}" + ("" if isinstance(error, UserError) else f"\nburnish: add {DEBUG} for a traceback"))
+            hint = "" if isinstance(error, UserError) else f"\nburnish: add {DEBUG} for a traceback"
+            say(f"error: {text_of(error)}{hint}")
         return error.exit_code
     except KeyboardInterrupt:
         say("stopped")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from burnish.errors import CheckpointError
+from burnish.errors import CheckpointError, text_of
 from burnish.literal import json_text
 from burnish.tracking.disk import write_atomically
 from burnish.tracking.timer import PHASE
@@ -24,19 +24,12 @@ def write_failure(folder: Path, error: BaseException, *, step: int | None, steps
     error itself is about to be raised."""
     phases = (found for one in _chain(error) if isinstance(found := vars(one).get(PHASE), str))
     record = {
-        "time": time.time(), "type": type(error).__name__, "message": _message(error), "step": step, "steps": steps,
+        "time": time.time(), "type": type(error).__name__, "message": text_of(error), "step": step, "steps": steps,
         "phase": next(phases, phase), "traceback": "".join(traceback.format_exception(error)),
         "pid": os.getpid(), "host": socket.gethostname(),
     }  # fmt: skip
     with suppress(CheckpointError):
         write_atomically(folder / ERROR_FILE, [json_text(record, indent=1) + "\n"])
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 (that of a user may raise)
-        return "(its message cannot be read)"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -29,7 +29,7 @@ from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
 from burnish.entry.ending import StopRequest
-from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
+from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError, text_of
 from burnish.protocol import DataProto
 from burnish.rewards.managers import adapt_manager
 from burnish.tracking import RunFolder, Tracker
@@ -401,7 +401,7 @@ class PPOTrainer:
         after all was tried, unless the run has failed already: that error must not be replaced."""
         error, failures = sys.exception(), list[Exception]()
         has_failed = error is not None
-        self.ending = f"{type(error).__name__}: {error}" if has_failed else "all steps are done"
+        self.ending = "all steps are done" if error is None else f"{type(error).__name__}: {text_of(error)}"
         with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]

@@ -37,6 +37,9 @@ def test_mistakes_are_config_errors_that_point_to_the_help(parser, argv, words):
     assert words in str(caught.value) and "`burnish cook --help` shows an example" in str(caught.value)
 
 
+WORDLESS = type("Wordless", (WorkerError,), {"__str__": lambda self: 1 / 0})()
+
+
 def ends(error: BaseException, *argv: str) -> int:
     def command(argv: list[str]) -> None:
         raise error
@@ -65,6 +68,7 @@ def test_a_users_mistake_is_one_message_without_traceback(error, capsys):
     [
         (ConfigError("bad"), ["data.x=1", "--debug"], 2, r"Traceback(.|\n)*ConfigError: bad\n"),
         (WorkerError("actor died"), [], 1, r"burnish: error: actor died\nburnish: add --debug for a traceback\n"),
+        (WORDLESS, [], 1, r"burnish: error: \(its text cannot be shown: __str__ raised ZeroDivisionError\)\n.*\n"),
         (ZeroDivisionError("oops"), [], 1, r"Traceback(.|\n)*ZeroDivisionError: oops\n"),
         (BaseException("odd"), [], 1, r"Traceback(.|\n)*BaseException: odd\n"),
         (KeyboardInterrupt(), [], 130, r"burnish: stopped\n"),

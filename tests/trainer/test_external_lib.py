@@ -5,6 +5,7 @@ import pytest
 from burnish.agents import base
 from burnish.algorithms import advantages, losses
 from burnish.errors import ConfigError
+from burnish.rewards import managers
 from tests.trainer.conftest import CLOCKS, GRPO
 
 LIBRARY = """
@@ -14,6 +15,8 @@ from burnish.algorithms.advantages import Needs, register_adv_est
 from burnish.algorithms.advantages.grpo import grpo
 from burnish.algorithms.losses import register_policy_loss
 from burnish.algorithms.losses.vanilla import vanilla
+from burnish.rewards.managers import register as register_manager
+from burnish.rewards.managers.naive import NaiveRewardManager
 
 
 @register_adv_est("own_grpo", needs=Needs(groups=True))
@@ -29,15 +32,22 @@ def own_vanilla(inputs):
 @register("my_custom_agent_loop")
 class OwnLoop(SingleTurnAgentLoop):
     pass
+
+
+@register_manager("own_naive")
+class OwnManager(NaiveRewardManager):
+    pass
 """
 MODE, LOOP = "actor_rollout_ref.actor.policy_loss.loss_mode", "actor_rollout_ref.rollout.agent_loop"
+MANAGER = "reward_model.reward_manager"
 OWN = ["algorithm.adv_estimator=own_grpo", "actor_rollout_ref.rollout.n=3", f"{MODE}=own_vanilla",
-       f"{LOOP}=my_custom_agent_loop"]  # fmt: skip
+       f"{LOOP}=my_custom_agent_loop", f"{MANAGER}=own_naive"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _own_tables(monkeypatch):
     monkeypatch.setattr(base, "_registered", dict(base._registered))
+    monkeypatch.setattr(managers, "MANAGERS", dict(managers.MANAGERS))
     for table in (advantages.TABLE, losses.TABLE):
         monkeypatch.setattr(table, "entries", dict(table.entries))
 
@@ -56,7 +66,12 @@ def test_what_a_library_registers_trains_as_the_built_in_ones(train, metrics_of,
 
 @pytest.mark.parametrize(
     ("key", "there"),
-    [("algorithm.adv_estimator", "grpo, "), (MODE, "gspo, "), (LOOP, "single_turn_agent, tool_agent")],
+    [
+        ("algorithm.adv_estimator", "grpo, "),
+        (MODE, "gspo, "),
+        (LOOP, "single_turn_agent, tool_agent"),
+        (MANAGER, "naive, "),
+    ],
 )
 def test_a_name_that_nobody_registered_is_refused(train, key, there):
     with pytest.raises(ConfigError, match=f"=not_registered: .*{there}"):

@@ -132,11 +132,14 @@ def test_one_process_is_built_without_ray(job, reward):
 
 
 def test_several_processes_are_rays_and_agent_loops_run_on_cpus(job, reward, cluster):
-    loaded = load_ppo([*job, *CLUSTER, "trainer.worker_timeout=7", "trainer.ray_wait_register_center_timeout=9"])
+    Path("own.py").write_text("")
+    keys = ["trainer.worker_timeout=7", "trainer.ray_wait_register_center_timeout=9"]
+    loaded = load_ppo([*job, *CLUSTER, *keys, "actor_rollout_ref.model.external_lib=own.py"])
     setup.prepare(loaded)
     trainer = setup.build(loaded.config)
     (how,) = cluster.connected
     assert how.pop("ray_init") is loaded.config.ray_init
+    assert how.pop("libraries") == {"actor_rollout_ref.model.external_lib": "own.py"}
     assert how == {"processes": 4, "logs": Path("run/logs"), "deadline_s": 7, "start_deadline_s": 9, "run": Path("run")}
     manager = trainer.resource_pool_manager
     assert {name: pool.process_on_nodes for name, pool in manager.pools.items()} == {"global_pool": [2], "agents": [2]}
