@@ -54,6 +54,17 @@ def _log_generations(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"trainer.log_val_generations": count}
 
 
+def _column(side: str) -> dict[str, str | Rewrite]:
+    """A column and the names inside it, `extra_info` and [question], are one key: extra_info.question."""
+
+    def rewrite(column: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        inside = given.get(f"data.{side}_dict_keys") or []
+        names = [column, *([inside] if isinstance(inside, str) else inside)]
+        return {f"data.{side}_key": ".".join(map(str, names)) if column else column}
+
+    return {f"data.{side}_key": rewrite, f"data.{side}_dict_keys": lambda inside, given: {}}
+
+
 def _under(old: str, new: str, names: str) -> dict[str, str | Rewrite]:
     return {f"{old}.{name}": f"{new}.{name}".lstrip(".") for name in names.split()}
 
@@ -123,7 +134,13 @@ RM_ALIASES: dict[str, str | Rewrite] = {
     "trainer.run_name": "trainer.experiment_name",
 }
 
-SFT_ALIASES: dict[str, str | Rewrite] = {**RM_ALIASES, "data.multiturn.messages_key": "data.messages_key"}
+SFT_ALIASES: dict[str, str | Rewrite] = {
+    **RM_ALIASES,
+    **_column("prompt"),
+    **_column("response"),
+    "data.multiturn.messages_key": "data.messages_key",
+    "use_remove_padding": "model.use_remove_padding",
+}
 
 GENERATION_ALIASES: dict[str, str | Rewrite] = {
     "rollout.log_prob_micro_batch_size": "rollout.log_prob_micro_batch_size_per_gpu",
@@ -174,6 +191,7 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "trainer.npu*": "devices are trainer.device=cuda or cpu",
     "transfer_queue.*": "batches go straight from worker to controller; remove the key",
     "data.balance_dp_token": "packing (data.packing) evens out lengths; remove the key",
+    "ulysses_sequence_parallel_size": "one process trains on whole sequences; remove the key",
     "model.strategy": "one process holds the whole model; remove the key",
     "use_remove_padding": "use model.use_remove_padding",
     "*.optim.total_training_steps": "the schedule ends with the run; use trainer.total_training_steps",
@@ -231,6 +249,7 @@ AT_DEFAULT: dict[str, Any] = {  # pattern over names in UNSUPPORTED → the valu
     "actor_rollout_ref.ref.use_torch_compile": True,
     "actor_rollout_ref.ref.ulysses_sequence_parallel_size": 1,
     "actor_rollout_ref.nccl_timeout": 600,
+    "ulysses_sequence_parallel_size": 1,
     **dict.fromkeys(OTHER_SPLITS, 1),
     "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs",
     "actor_rollout_ref.rollout.scheduling_policy": "fcfs",

@@ -12,7 +12,7 @@ import verl
 import yaml
 from verl._coverage import NOT_COVERED
 
-from burnish.config import PPOConfig, load_ppo
+from burnish.config import PPOConfig, load_ppo, load_sft
 from burnish.config.aliases import ALIASES
 from burnish.config.key import keys_of
 from burnish.config.values import convert, show
@@ -42,6 +42,13 @@ def test_every_default_of_verl_can_be_set():
     loaded = load_ppo([f"+{key}={show(value)}" for key, value in defaults() if not key.endswith(models)])
     assert loaded.config.actor_rollout_ref.actor.policy_loss.tau_neg == 1.05
     assert loaded.config.data.seed == 1
+
+
+def test_sft_reads_a_column_inside_a_column():
+    keys = ["prompt_key=extra_info", "prompt_dict_keys=['question']", "response_key=answer", "response_dict_keys=[]"]
+    loaded = load_sft([f"+data.{key}" for key in keys] + ["+use_remove_padding=true"])
+    data = loaded.config.data
+    assert (data.prompt_key, data.response_key) == ("extra_info.question", "answer")
 
 
 def test_the_table_of_defaults_has_all_that_differ():
