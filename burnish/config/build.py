@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from burnish.config.aliases import Rewrite, why_unsupported
+from burnish.config.aliases import Rewrite, leaves_alone, why_unsupported
 from burnish.config.command import RESOLVED, Flags
 from burnish.config.key import KnownKey, keys_of, read, write
 from burnish.config.nearest import nearest
@@ -62,9 +62,11 @@ def build(
     flat, notices = rewrite_aliases(flat, aliases, typed)
     reasons: dict[str, list[str]] = defaultdict(list)  # why keys have no effect
     for name in [name for name in flat if name not in known]:
-        is_off = not flat[name] and type(flat[name]) not in (int, float)  # a number may be 0 for a purpose
-        if (is_off and why_unsupported(name)) or name.endswith(f".{TARGET}"):
-            reasons[OFF if is_off else NO_TARGET].append(name)
+        if name.endswith(f".{TARGET}"):
+            reasons[NO_TARGET].append(name)
+            del flat[name]
+        elif (reason := why_unsupported(name)) and leaves_alone(name, flat[name]):
+            reasons[OFF if not flat[name] else reason].append(name)
             del flat[name]
     if problems := [complaint(name, known) for name in flat if name not in known]:
         raise ConfigError("\n".join(problems))
@@ -101,6 +103,8 @@ def rewrite_aliases(
     notices = []
     for name in (name for name in flat if name in aliases):
         alias, value = aliases[name], flat[name]
+        if value is None and alias in flat:  # an old spelling that is left empty beside the new one
+            continue
         for target, new in ({alias: value} if isinstance(alias, str) else alias(value, flat)).items():
             other = came_from.get(target)
             if other is not None and _is_typed(other, typed) and not _is_typed(name, typed):

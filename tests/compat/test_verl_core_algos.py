@@ -11,6 +11,8 @@ from burnish.algorithms import advantages, losses
 from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.tally import merge
 from burnish.config.actor import AGGREGATIONS, ActorConfig
+from burnish.errors import ConfigError
+from burnish.workers.objectives import checked
 from tests.algorithms.helpers import assert_close, make_advantage_inputs, policy_batch, take
 from tests.compat.training import trained
 from tests.recorded import each, golden
@@ -78,8 +80,6 @@ def test_estimators_have_verls_signature_and_burnishs_results(name):
 
 @pytest.mark.parametrize("name", sorted(set(core_algos.POLICY_LOSS_REGISTRY) & set(losses.TABLE.entries)))
 def test_losses_have_verls_signature_and_burnishs_results(name):
-    if not losses.TABLE.is_built_in(name):
-        pytest.skip("a user's")
     inputs = policy_batch(clip_ratio_low=0.2, clip_ratio_high=0.2, loss_agg_mode="seq-mean-token-mean")
     counts = LossCounts.of(inputs.response_mask)
     inputs = dataclasses.replace(inputs, rollout_is_weights=None, counts=counts)
@@ -137,6 +137,21 @@ def test_kl_controllers_and_penalty():
     fixed.update(current_kl=2.0, n_steps=50)
     assert fixed.value == 0.3
     assert core_algos.kl_penalty(torch.tensor([1.0]), torch.tensor([3.0]), kl_penalty="mse").item() == 2.0
+
+
+def test_a_loss_may_return_a_scalar_alone_and_metrics_must_be_numbers():
+    @core_algos.register_policy_loss("bare")
+    def bare(log_prob, advantages, response_mask):
+        return core_algos.agg_loss(-log_prob * advantages, response_mask, "token-mean")
+
+    @core_algos.register_policy_loss("worded")
+    def worded(**given):
+        return bare(given["log_prob"], given["advantages"], given["response_mask"]), {"actor/words": "many"}
+
+    assert results(losses.policy_loss("bare"), policy_batch())[1] == {}
+    inputs = dataclasses.replace(policy_batch(), log_prob=policy_batch().log_prob.requires_grad_())
+    with pytest.raises(ConfigError, match="returned a str as metric 'actor/words'"):
+        checked(losses.policy_loss("worded")(inputs), "worded")
 
 
 def test_an_unknown_name_lists_those_there_are():

@@ -7,6 +7,7 @@ import venv
 
 import pytest
 
+import burnish
 from tests.compat.conftest import COMPAT, ROOT
 
 
@@ -53,7 +54,7 @@ def test_import_is_announced_once_and_brings_no_torch():
     done = python(code)
     assert done.returncode == 0
     assert [line for line in done.stderr.splitlines() if "import verl" in line] == [
-        "burnish 0.1.0 answers `import verl` (0.4 to 0.9); what differs: docs/from-verl.md"
+        f"burnish {burnish.__version__} answers `import verl` (0.4 to 0.9); what differs: docs/from-verl.md"
     ]
 
 

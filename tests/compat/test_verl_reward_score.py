@@ -14,6 +14,7 @@ from verl.utils.reward_score import (
     multiply,
     prime_math,
     qa_em,
+    qa_em_format,
     search_r1_like_qa_em,
 )
 
@@ -48,6 +49,7 @@ TARGET = {"target": ["Paris"]}
         (search_r1_like_qa_em.compute_score, ("<answer>The Paris.</answer>", TARGET), 1.0),
         (search_r1_like_qa_em.compute_score, ("<answer>Rome</answer>", TARGET, "strict", 0.1), 0.1),
         (qa_em.compute_score_em, ("<answer>Paris</answer>", TARGET), 1.0),
+        (qa_em_format.compute_score_em, ("<answer>Rome</answer>", TARGET, "strict", 0.2, 0.1), 0.1),
         (qa_em.compute_score_subem, ("<answer>in Paris, France</answer>", TARGET), 1.0),
         (qa_em.extract_solution, ("<answer> x </answer>",), "x"),
         (qa_em.em_check, ("the Paris", ["Rome", "Paris"]), 1),

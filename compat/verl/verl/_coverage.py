@@ -18,25 +18,27 @@ PAGE = "docs/from-verl.md"
 ANNOUNCED = "BURNISH_VERL_ANNOUNCED"  # set for the processes that this one starts
 HERE = Path(__file__).resolve().parent
 
-#: Parts of verl that are not here, and what does their job.
+#: Parts of verl that are not here (of a package that is: its other names), and what does their job.
 NOT_COVERED = {
-    "verl.models": "burnish trains transformers' models: docs/training.md",
-    "verl.model_merger": "burnish export writes a checkpoint as a Hugging Face folder: docs/export.md",
-    "verl.third_party": "burnish starts vLLM itself: docs/vllm.md",
-    "verl.checkpoint_engine": "weights reach the rollout engine by burnish's own workers: docs/rollout.md",
-    "verl.experimental.agent_loop": "burnish runs loops itself; your own derives from AgentLoopBase: docs/agents.md",
-    "verl.tools": "burnish.agents.tools has its own: docs/tools.md",
+    "verl.checkpoint_engine": "the workers of burnish publish weights to the rollout engines: docs/rollout.md",
+    "verl.experimental.agent_loop": "burnish runs loops itself; derive yours from AgentLoopBase: docs/agents.md",
+    "verl.experimental.reward_loop": "derive a manager from those of verl.workers.reward_manager: docs/rewards.md",
     "verl.interactions": "burnish.agents.interactions has its own: docs/tools.md",
-    "verl.workers.actor": "a policy loss is registered by itself: docs/extending.md",
-    "verl.workers.critic": "burnish.workers.critic, replaced as in examples/custom_trainer",
-    "verl.workers.fsdp_workers": "burnish.workers.actor_rollout_ref, subclassed as in examples/custom_trainer",
-    "verl.workers.megatron_workers": "burnish shards by FSDP2: docs/cluster.md",
-    "verl.workers.rollout": "rollout engines are written as docs/architecture.md says",
-    "verl.workers.sharding_manager": "weights reach the rollout engine by burnish's own workers: docs/rollout.md",
-    "verl.trainer.ppo.ray_trainer": "burnish.trainer.ppo.PPOTrainer, built as in examples/custom_trainer",
-    "verl.trainer.config": "keys and defaults are in burnish/config: `burnish ppo --help`",
-    "verl.utils.megatron_utils": "burnish shards by FSDP2: docs/cluster.md",
-    "verl.utils.vllm_utils": "burnish starts vLLM itself: docs/vllm.md",
+    "verl.model_merger": "`burnish export` writes a checkpoint as a Hugging Face folder: docs/export.md",
+    "verl.models": "burnish trains the models of transformers: docs/training.md",
+    "verl.third_party": "burnish runs vLLM as it is installed: docs/vllm.md",
+    "verl.tools": "burnish.agents.tools has its own: docs/tools.md",
+    "verl.trainer.config": "keys and their defaults are in burnish/config; `burnish ppo --help` lists them",
+    "verl.trainer.ppo.ray_trainer": "use burnish.trainer.ppo.PPOTrainer, as examples/custom_trainer does",
+    "verl.trainer.ppo.reward": "use burnish.rewards.managers.load_manager, as examples/custom_trainer does",
+    "verl.utils.megatron_utils": "burnish shards with FSDP2: docs/cluster.md",
+    "verl.workers.actor": "register a policy loss: docs/extending.md",
+    "verl.workers.critic": "replace burnish.workers.critic, as examples/custom_trainer does for the policy",
+    "verl.workers.fsdp_workers": "subclass burnish.workers.actor_rollout_ref, as examples/custom_trainer does",
+    "verl.workers.megatron_workers": "burnish shards with FSDP2: docs/cluster.md",
+    "verl.workers.rollout.sglang_rollout": "docs/architecture.md shows how to add a rollout engine",
+    "verl.workers.rollout.vllm_rollout": "docs/architecture.md shows how to add a rollout engine",
+    "verl.workers.sharding_manager": "the workers of burnish publish weights to the rollout engines: docs/rollout.md",
 }
 
 
@@ -45,7 +47,7 @@ def refuse_to_shadow() -> None:
     others = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE.parent]
     spec = PathFinder.find_spec("verl", others)
     real = next((f"verl {one.version}" for one in distributions(name="verl")), None)
-    if real is None and spec and spec.origin and Path(spec.origin).resolve().parent != HERE:
+    if real is None and spec and spec.origin and not Path(spec.origin).with_name(Path(__file__).name).exists():
         real = f"verl at {Path(spec.origin).parent}"
     if real:
         raise ImportError(

@@ -2,6 +2,7 @@
 
 import torch
 from torch.utils.data import Dataset
+from verl.experimental.dataset.sampler import AbstractSampler
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.model import compute_position_id_with_mask
 
@@ -39,3 +40,15 @@ class OwnRows(Dataset):
 
     def __getitem__(self, item):
         return dict(self.rows[item], index=item, scale=self.scale)
+
+
+class LastFirst(AbstractSampler):
+    def __init__(self, data_source, data_config):
+        self.rows = len(data_source)
+        self.shuffle = data_config.get("shuffle", True)
+
+    def __iter__(self):
+        return iter(range(self.rows - 1, -1, -1))
+
+    def __len__(self):
+        return self.rows

@@ -23,7 +23,6 @@ class RayResourcePool(ResourcePool):
         use_gpu: bool = True,
         name_prefix: str | None = None,
         max_colocate_count: int = 10,
-        **kwargs: Any,
     ):
         super().__init__(process_on_nodes, name_prefix or "pool", "cuda" if use_gpu else "cpu")
 
@@ -53,7 +52,6 @@ class RayWorkerGroup:
         name_prefix: str | None = None,
         device_name: str = "cuda",
         ray_wait_register_center_timeout: float = 300,
-        **kwargs: Any,
     ):
         roles = ray_cls_with_init if isinstance(ray_cls_with_init, Mapping) else {"worker": ray_cls_with_init}
         cluster = connect(

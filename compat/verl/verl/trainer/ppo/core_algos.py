@@ -121,14 +121,15 @@ def register_policy_loss(name: str) -> Callable[[Function], Function]:
             }
             token = _LENGTH.set(length)
             try:
-                loss, *metrics = _called_with(function, offered)
+                result = _called_with(function, offered)
             finally:
                 _LENGTH.reset(token)
+            loss, *metrics = result if isinstance(result, tuple | list) else (result,)
             names = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
             named = (
                 metrics[0] if metrics and isinstance(metrics[0], Mapping) else dict(zip(names, metrics, strict=False))
             )
-            tallies = {key: part_of_mean(_number(value) * counts.tokens, counts.tokens) for key, value in named.items()}
+            tallies = {key: _mean_of_tokens(value, counts.tokens) for key, value in named.items()}
             return loss * _share(config.loss_agg_mode, counts, inputs.counts), tallies
 
         losses.register_policy_loss(name)(policy_loss)
@@ -146,8 +147,11 @@ def _share(mode: str, part: LossCounts, whole: LossCounts) -> float:
     return counted[0] / max(counted[1], 1)
 
 
-def _number(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
+def _mean_of_tokens(value: Any, tokens: int) -> Any:
+    """A number as a part of the mini-batch's mean; anything else as it is, which the run refuses by name."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+    return part_of_mean(value * tokens, tokens) if isinstance(value, int | float | torch.Tensor) else value
 
 
 def get_policy_loss_fn(name: str) -> Callable[..., Any]:
