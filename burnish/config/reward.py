@@ -55,7 +55,11 @@ class RuleConfig(Keys, reader=SCORING):
 class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
     """The reward manager, the rules, and the reward model, if there is one."""
 
-    enable: bool = key(False, "score rows of style model or both with a model", "trainer/setup.py")
+    enable: bool = key(
+        False,
+        "score rows of style model or both with a model; all rows, if no row to train on has one of these",
+        "trainer/setup.py",
+    )
     model: RewardModelPathConfig = section(
         RewardModelPathConfig, readers={"path": REWARD_MODEL, "tokenizer_path": REWARD_MODEL}
     )

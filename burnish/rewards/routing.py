@@ -1,9 +1,10 @@
 """Which scorer a data source has, and whether a row holds what that scorer reads.
 
-`SCORERS` is the table: adding a scorer is a file under scores/ and a line here. Sources end in `*` where a family is
-meant. A row's `reward_model.style` says who scores it: `model` the reward model alone, `both` rule and model, anything
-else the rule. The values an option of a scorer takes follow from the annotation of its parameter: choices (`Literal`),
-switches (`bool`) and numbers (`float`) are checked. No torch; a scorer is imported when it is first used.
+`SCORERS` is the table: adding a scorer is a file under scores/ and a line here. A source has `*` where a family is
+meant; upper and lower case are the same. A row's `reward_model.style` says who scores it: `model` the reward model
+alone, `both` rule and model, anything else the rule. The values an option of a scorer takes follow from the annotation
+of its parameter: choices (`Literal`), switches (`bool`) and numbers (`float`) are checked. No torch; a scorer is
+imported when it is first used.
 """
 
 import difflib
@@ -17,6 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args, get_origin
 
 from burnish.errors import DataError, UserError
+from burnish.rewards.code_tests import CONTESTS
 from burnish.rewards.contract import PARAMETERS, is_empty
 from burnish.user_code import nearest
 
@@ -54,14 +56,14 @@ class Scorer:
         return {name: value for name, value in values.items() if name in own and is_meant(name, value)}
 
 
-_CODE = ("codecontests", "apps", "codeforces", "taco", "mbpp", "humaneval")
+_CODE = (*CONTESTS, "mbpp", "humaneval")
 _QA = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle", "searchR1_*")
 _MATH = ("lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math")
 SCORERS = (
     Scorer("gsm8k", ("openai/gsm8k", "gsm8k"), "here"),
     Scorer("arithmetic", ("burnish/arithmetic",), "here"),
     Scorer("math", _MATH, "process"),
-    Scorer("math_dapo", ("math_dapo", "aime*"), "process"),
+    Scorer("math_dapo", ("math_dapo", "math_dapo_reasoning", "aime*", "*/aime*"), "process"),
     Scorer("prime_math", ("numina_*",), "process"),
     Scorer("code", _CODE, "sandbox", reads_ground_truth=False),  # tests may also be in extra_info
     Scorer("qa_em", _QA, "here"),
@@ -77,7 +79,7 @@ SOURCES = tuple(source for scorer in SCORERS for source in scorer.sources)
 def scorer_for(data_source: str) -> Scorer:
     """The scorer of a data source. Unknown: DataError with the known ones, and how to add one."""
     for scorer in SCORERS:
-        if any(fnmatchcase(data_source, pattern) for pattern in scorer.sources):
+        if any(fnmatchcase(data_source.lower(), pattern.lower()) for pattern in scorer.sources):
             return scorer
     near = difflib.get_close_matches(data_source, SOURCES, n=1)
     raise DataError(
@@ -203,8 +205,8 @@ def takes(annotation: Any, value: Any) -> bool:
     """Whether an option so annotated takes the value."""
     if get_origin(annotation) is Literal:
         return value in get_args(annotation)
-    if annotation is bool:
-        return isinstance(value, bool)
+    if annotation in (bool, bool | None):
+        return isinstance(value, bool) or (value is None and annotation is not bool)
     return annotation is not float or (isinstance(value, numbers.Real) and not isinstance(value, bool))
 
 
@@ -212,7 +214,8 @@ def value_problem(of_scorers: Sequence[Any], value: Any) -> str | None:
     """What a value must be instead, where none of the scorers that have the option, annotated so, takes it."""
     if any(takes(annotation, value) for annotation in of_scorers):
         return None
-    choices = [str(choice) for annotation in of_scorers for choice in get_args(annotation)]
+    of_choices = [annotation for annotation in of_scorers if get_origin(annotation) is Literal]
+    choices = [str(choice) for annotation in of_choices for choice in get_args(annotation)]
     if choices:
         return f"must be one of {', '.join(choices)}{nearest(str(value), choices)}"
-    return "must be true or false" if bool in of_scorers else "must be a number"
+    return "must be true or false" if {bool, bool | None} & set(of_scorers) else "must be a number"

@@ -93,17 +93,17 @@ class PPOTrainer:
         """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
         config, check = self.config, self.reward_fn.check_row
         conversations = ConversationReader(config, self.tokenizer) if config.reward_model.enable else None
-        self.train_rows = train_dataset(config.data, self.tokenizer, check)
-        self.val_rows = val_dataset(config.data, self.tokenizer, check)
+        at_once = None if conversations is not None and not config.data.custom_cls.path else check
+        self.train_rows = train_dataset(config.data, self.tokenizer, at_once)
+        self.val_rows = val_dataset(config.data, self.tokenizer, at_once)
+        if conversations is not None:
+            by_outcomes = self.needs.process_reward
+            check_rows(self.train_rows, self.val_rows, conversations, check, by_outcomes=by_outcomes)
         agents = AgentCheck(agent_settings(config), self.tokenizer)  # each row's loop, tools, interaction, retriever
         for rows in [self.train_rows, *([self.val_rows] if self.val_rows else [])]:
             for i, row in enumerate(rows.known_rows()):
                 agents.row(row, partial(rows.where, i))
         agents.finish()
-        if conversations is not None:
-            check_rows(self.train_rows, conversations, trains=True, by_outcomes=self.needs.process_reward)
-            if self.val_rows is not None:
-                check_rows(self.val_rows, conversations, trains=False)
         self.order = make_order(self.train_rows, config.data)
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
 

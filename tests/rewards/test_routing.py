@@ -26,7 +26,9 @@ def test_sources_are_found_by_name_and_by_family():
     for source, name in {"gsm8k": "gsm8k", "HuggingFaceH4/MATH-500": "math", "hiyouga/geometry3k": "geo3k"}.items():
         assert scorer_for(source).name == name
     families = {"aime2024": "math_dapo", "numina_olympiads": "prime_math", "searchR1_nq": "qa_em"}
-    for source, name in (families | {"reasoning_gym/chain_sum": "reasoning_gym"}).items():
+    families |= {"reasoning_gym/chain_sum": "reasoning_gym", "OpenAI/GSM8K": "gsm8k", "HotpotQA": "qa_em"}
+    families |= dict.fromkeys(("Maxwell-Jia/AIME_2024", "math_dapo_reasoning", "AIME2025"), "math_dapo")
+    for source, name in families.items():
         assert scorer_for(source).name == name
     assert len(set(SOURCES)) == len(SOURCES)
     in_processes = {scorer.name for scorer in SCORERS if scorer.runs == "process"}
