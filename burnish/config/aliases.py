@@ -1,5 +1,6 @@
 """Keys that users know from elsewhere: `ALIASES` are other spellings, each accepted, rewritten and reported once;
-`UNSUPPORTED` are refused, `+` or not, with the reason and the key to use instead.
+`UNSUPPORTED` are refused, `+` or not, with the reason and the key to use instead, unless they are switched off (false,
+null, 0, empty).
 
 An alias maps to the key of ours, or to a function `(value, given) -> {key: value}` where the value decides; `given`
 holds everything else that was set. A function may hand back the key itself: then nothing is rewritten.
@@ -9,6 +10,12 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from burnish.config.algorithm import OverlongBufferConfig
+from burnish.config.key import keys_of
+from burnish.config.reward import CustomRewardFunctionConfig, RewardManagerConfig
+from burnish.config.rollout import LOOPS
+from burnish.config.trainer import RayInitConfig
+
 Rewrite = Callable[[Any, Mapping[str, Any]], dict[str, Any]]
 
 POLICY, ACTOR, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -17,6 +24,7 @@ PASSES = (  # which have a size of micro-batches
     f"{ACTOR}.ppo_", f"{ROLLOUT}.log_prob_", "actor_rollout_ref.ref.log_prob_", "critic.ppo_", "critic.forward_",
     "reward_model.",
 )  # fmt: skip
+SANDBOX = "url max_concurrent memory_limit_mb"  # keys of `sandbox_fusion`
 DEFAULT_LORA_RANK = 16
 SHOWN_GENERATIONS = 10
 
@@ -28,8 +36,8 @@ def _kl_penalty(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agent_loop(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`tool_agent_loop` is the loop `tool_agent`; other names stay as they are."""
-    name = value.removesuffix("_loop") if isinstance(value, str) and value.endswith("_agent_loop") else value
+    """`tool_agent_loop` is the loop `tool_agent`; the names of users' own stay as they are."""
+    name = next((loop for loop in LOOPS if value == f"{loop}_loop"), value)
     return {f"{ROLLOUT}.agent.default_agent_loop": name}
 
 
@@ -46,7 +54,11 @@ def _log_generations(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _under(old: str, new: str, names: str) -> dict[str, str | Rewrite]:
-    return {f"{old}.{name}": f"{new}.{name}" for name in names.split()}
+    return {f"{old}.{name}": f"{new}.{name}".lstrip(".") for name in names.split()}
+
+
+def _keys(old: str, new: str, section: type) -> dict[str, str | Rewrite]:
+    return _under(old, new, " ".join(keys_of(section)))
 
 
 ALIASES: dict[str, str | Rewrite] = {
@@ -55,11 +67,12 @@ ALIASES: dict[str, str | Rewrite] = {
     "algorithm.use_pf_ppo": "algorithm.pf_ppo.enable",
     f"{ROLLOUT}.agent_loop": _agent_loop,
     "tool_config_path": f"{MULTI_TURN}.tool_config_path",
+    "data.tool_config_path": f"{MULTI_TURN}.tool_config_path",
     "tool_config.max_tool_calls": f"{MULTI_TURN}.max_tool_calls",
     "tool_config.timeout": f"{MULTI_TURN}.tool_timeout",
     f"{MULTI_TURN}.max_turns": f"{MULTI_TURN}.max_assistant_turns",
     "sampling_params.max_tokens": "data.max_response_length",
-    "sampling_params.timeout": f"{ROLLOUT}.timeout",
+    "sampling_params.timeout": f"{ROLLOUT}.trajectory_timeout",
     f"{ACTOR}.lora.enable": _lora_enable,
     f"{ACTOR}.lora.r": lambda rank, given: {
         f"{POLICY}.lora_rank": rank if given.get(f"{ACTOR}.lora.enable", True) else 0
@@ -68,17 +81,28 @@ ALIASES: dict[str, str | Rewrite] = {
     f"{ACTOR}.lora.target_modules": f"{POLICY}.target_modules",
     "reward_model.model_path": "reward_model.model.path",
     "reward_model.batch_size": "reward_model.micro_batch_size_per_gpu",
-    **_under("reward_model.sandbox_fusion", "reward_model.sandbox", "url max_concurrent memory_limit_mb"),
-    **_under("reward_model.overlong_buffer", "algorithm.overlong_buffer", "enable len penalty_factor"),
-    **_under(
-        "reward_model.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", "enable len penalty_factor"
-    ),
+    "reward.reward_model.enable": "reward_model.enable",
+    "reward.reward_model.model_path": "reward_model.model.path",
+    **_keys("reward.custom_reward_function", "custom_reward_function", CustomRewardFunctionConfig),
+    **_keys("reward.reward_manager", "reward_manager", RewardManagerConfig),
+    **{
+        name: target
+        for old in ("reward_model.", "reward.", "")
+        for name, target in _under(f"{old}sandbox_fusion", "reward_model.sandbox", SANDBOX).items()
+    },
+    **_keys("reward_model.overlong_buffer", "algorithm.overlong_buffer", OverlongBufferConfig),
+    **_keys("reward_model.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
+    **_keys("reward.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
+    **_keys("ray_kwargs.ray_init", "ray_init", RayInitConfig),
+    "ray_kwargs.timeline_json_file": "ray_init.timeline_json_file",
+    **_under("trainer", "", "controller_nsight_options worker_nsight_options"),
     "trainer.run_name": "trainer.experiment_name",
     "trainer.log_generation_samples": _log_generations,
     "model_engine": lambda value, given: {f"{ACTOR}.strategy": "fsdp" if value == "dp" else value},
     "hybrid_engine": "actor_rollout_ref.hybrid_engine",
     **{f"{name}micro_batch_size": f"{name}micro_batch_size_per_gpu" for name in PASSES},
     **{f"{name}.optim.warmup_style": f"{name}.optim.lr_scheduler_type" for name in (ACTOR, "critic")},
+    **{f"{name}.optim.clip_grad": f"{name}.grad_clip" for name in (ACTOR, "critic")},
     **_under(
         "critic.model.fsdp_config", "critic.fsdp_config", "param_offload optimizer_offload offload_policy fsdp_size"
     ),
@@ -97,12 +121,16 @@ RM_ALIASES: dict[str, str | Rewrite] = {
 
 SFT_ALIASES: dict[str, str | Rewrite] = {**RM_ALIASES, "data.multiturn.messages_key": "data.messages_key"}
 
-# Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
-SAMPLES = "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)"
-SAMPLED_LOG_PROBS = (
-    "the log-probs of what is sampled are always written, and no pass computes them again; remove the key "
-    "(burnish ppo has it in actor_rollout_ref.rollout)"
-)
+GENERATION_ALIASES: dict[str, str | Rewrite] = {
+    "rollout.log_prob_micro_batch_size": "rollout.log_prob_micro_batch_size_per_gpu",
+    "ray_kwargs.ray_init": "ray_init",
+}
+
+EVAL_ALIASES: dict[str, str | Rewrite] = {
+    **_keys("reward.custom_reward_function", "custom_reward_function", CustomRewardFunctionConfig),
+    **_under("sandbox_fusion", "reward_model.sandbox", SANDBOX),
+    "ray_kwargs.ray_init": "ray_init",
+}
 
 UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what to use instead
     "*.fsdp_config.grad_offload": "gradients live as long as one update and move with their weights; "
@@ -144,10 +172,8 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "data.balance_dp_token": "packing (data.packing) evens out lengths; remove the key",
     "model.strategy": "one process holds the whole model; remove the key",
     "use_remove_padding": "use model.use_remove_padding",
-    "rollout.n": SAMPLES,
-    "rollout.n_agent": SAMPLES,
-    "rollout.calculate_log_probs": SAMPLED_LOG_PROBS,
-    "rollout.log_prob_*": SAMPLED_LOG_PROBS,
+    # Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
+    "rollout.n_agent": "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)",
     "rollout.val_kwargs.*": "sampling keys sit in rollout itself: rollout.temperature, rollout.top_p, rollout.top_k "
     "(burnish ppo: actor_rollout_ref.rollout.val_kwargs)",
     "rollout.micro_batch_size*": "use data.batch_size for the prompts answered at a time, rollout.max_num_seqs for the "

@@ -13,6 +13,7 @@ TRACKED = ("project_name", "experiment_name", "logger")
 RAY = "several processes (Ray)"
 EXECUTORS = ("auto", "local", "ray")
 PLACEMENT = "config/placement.py"
+PROFILING, NOT_PROFILED = "profiling", "no step is profiled"
 
 
 @dataclass
@@ -99,7 +100,7 @@ class TrainerConfig(RunConfig, reader=SETUP):
     )
     log_val_generations: int = key(0, "validation samples shown per validation", low=0)
     balance_batch: bool = key(True, "balance rows over processes by their tokens, not by their number", WORKER)
-    profile_steps: list[int] | None = key(None, "steps to profile", later="profiling")
+    profile_steps: list[int] | None = key(None, "steps to profile", later=PROFILING)
     resource_pools: dict[str, Any] | None = key(
         None,
         "processes on each node of each pool, and the roles that are not on the first: "

@@ -4,14 +4,17 @@
 """
 
 import inspect
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from burnish.errors import BurnishError, WorkerError
+from burnish.loop_thread import LoopThread
 from burnish.models.device import pick_device
 
 
@@ -52,6 +55,14 @@ class Worker:
     def device(self) -> torch.device:
         return device_of(self.place)
 
+    @cached_property
+    def _coroutines(self) -> LoopThread:
+        """The event loop of methods that are coroutine functions: one for all calls, so that what they open in one is
+        good in the next."""
+        loop = LoopThread(f"the coroutines of {type(self).__name__}", threaded=False)
+        weakref.finalize(self, loop.close)
+        return loop
+
 
 @contextmanager
 def typed_failures(worker_class: type, method: str, place: WorkerPlace) -> Iterator[None]:
@@ -66,9 +77,15 @@ def typed_failures(worker_class: type, method: str, place: WorkerPlace) -> Itera
         raise WorkerError(f"{where}: {type(error).__name__}: {error}") from error
 
 
+def awaited(worker: Worker, outcome: Any) -> Any:
+    """What a method returned; of a coroutine function, the result of running it to its end in this thread."""
+    loop = worker._coroutines if inspect.iscoroutine(outcome) else None
+    return outcome if loop is None else loop.result(loop.run(outcome))
+
+
 def call_worker(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with typed_failures(type(worker), method, worker.place):
-        return getattr(worker, method)(*args, **kwargs)
+        return awaited(worker, getattr(worker, method)(*args, **kwargs))
 
 
 async def call_worker_async(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

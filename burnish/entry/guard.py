@@ -5,6 +5,7 @@
 | a `UserError` | its message (`--debug`: a traceback) | 2 |
 | another `BurnishError` | its message (`--debug`: a traceback) | 1 |
 | an unexpected exception | a traceback | 1 |
+| `sys.exit` in users' code | the file and line that called it | 2 |
 | Ctrl-C | a short line | 130 |
 """
 
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from burnish.errors import BurnishError, UserError
 from burnish.literal import print_text
 from burnish.tracking.logs import configure_logging
+from burnish.tracking.transcript import recorded
+from burnish.user_code import exit_error
 
 DEBUG = "--debug"
 
@@ -30,6 +33,11 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what the terminal cannot encode is no error
+    with recorded():
+        return _guarded(command, argv)
+
+
+def _guarded(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
     try:
         configure_logging()
         return command(argv) or 0
@@ -46,8 +54,11 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
         # Nobody reads our output any more (`burnish --help | head`): nothing can be printed, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except SystemExit:
-        raise
+    except SystemExit as exited:
+        if (mistake := exit_error(exited)) is None:
+            raise
+        say(f"error: {mistake}")
+        return mistake.exit_code
     except BaseException as error:  # noqa: BLE001 - the boundary of the program
         print_traceback(error)
         return 1

@@ -6,7 +6,7 @@ import os
 import sys
 
 from burnish.errors import ConfigError
-from burnish.literal import literal
+from burnish.literal import literal, print_text
 
 VARIABLE = "BURNISH_LOGGING_LEVEL"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -29,9 +29,7 @@ def configure_logging(level: str | None = None) -> None:
     logger.setLevel(name)
     logger.propagate = False
     logger.handlers.clear()
-    plain = logging.StreamHandler()
-    plain.setFormatter(LiteralFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
-    logger.addHandler(TerminalHandler() if sys.stdout.isatty() else plain)
+    logger.addHandler(TerminalHandler() if sys.stdout.isatty() else StderrHandler())
 
 
 class TerminalHandler(logging.Handler):
@@ -49,6 +47,15 @@ class TerminalHandler(logging.Handler):
             self.handleError(record)
 
 
-class LiteralFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return literal(super().format(record))
+class StderrHandler(logging.Handler):
+    """Lines with time and origin, on what sys.stderr is by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print_text(self.format(record), sys.stderr)
+        except Exception:  # noqa: BLE001 - as above
+            self.handleError(record)

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,12 @@ from burnish.config.nearest import nearest
 from burnish.errors import CheckpointError, ConfigError, install_command
 from burnish.literal import one_line
 from burnish.tracking.base import Backend, RunFacts
+from burnish.tracking.failure import write_failure
 from burnish.tracking.jsonl import LineFile
 from burnish.tracking.run_folder import RunFolder
+from burnish.tracking.transcript import keep_in, recorded
 from burnish.tracking.watchdog import Watchdog
+from burnish.user_code import exit_error
 from burnish.waits import waiting
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class Tracker:
             stage=lambda: "running" if folder.begun else "starting" if folder.is_held else "",
             steps=total_steps,
         )
+        self._recording = ExitStack()
         self._late = 0  # waits that were reported
         self._restarts = 0  # since the last step
 
@@ -157,21 +161,34 @@ class Tracker:
             raise failures[0]
 
     def __enter__(self) -> "Tracker":
+        self._recording.enter_context(recorded())
         with suppress(CheckpointError):  # raised when the run begins to write, if it still cannot then
             self.folder.hold()
         self.watchdog.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        was_stopped = isinstance(error, KeyboardInterrupt)
+        if error is not None and not was_stopped:
+            self._write_failure(error)
         try:
-            self.close(error is not None, "stopped" if isinstance(error, KeyboardInterrupt | SystemExit) else None)
+            self.close(error is not None, "stopped" if was_stopped else None)
         except Exception as failure:
             if error is None:
+                self._write_failure(failure)
                 raise
             log.error("closing the loggers failed: %s", failure)  # the error that ended the run is the one to raise
         finally:
             self.watchdog.stop("failed")  # where the closing was broken off
             self.folder.let_go()
+            self._recording.close()
+
+    def _write_failure(self, error: BaseException) -> None:
+        if self.folder.is_held:  # else it is, or may be, another run's
+            keep_in(self.folder.path)
+            error = (exit_error(error) if isinstance(error, SystemExit) else None) or error
+            step, phase = self.watchdog.step, "" if self.folder.begun else "start"
+            write_failure(self.folder.path, error, step=step, steps=self.watchdog.steps, phase=phase)
 
 
 def check_loggers(names: Sequence[str]) -> None:

@@ -20,12 +20,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from burnish import waits
+from burnish.errors import DeadlineError
 from burnish.literal import one_line
 from burnish.tracking import stacks
+from burnish.tracking.failure import write_failure
 from burnish.waits import EXIT_CODE, Wait, limit_in_words
 
 LOOK_S = 1.0  # between two looks
@@ -197,6 +200,9 @@ class Watchdog:
             self._queue_dump(wait, file, exit_code=EXIT_CODE)
             self._jobs.put(self._write_status)
             why = f"{_waited(wait)}, and it does not end; where all threads were: {file}"
+            if self._event is not None:  # the process of the run itself
+                hung = partial(write_failure, self.folder, DeadlineError(why), phase=wait.kind)
+                self._jobs.put(lambda: hung(step=self.step, steps=self.steps))
             what, act = f"This process is ended (exit code {EXIT_CODE})", lambda: None
             if self.on_hang is not None:
                 what, act = self.on_hang(why)

@@ -39,6 +39,7 @@ from burnish.models.folder import (
     shard_names,
 )
 from burnish.tracking.background import Background
+from burnish.tracking.disk import OTHER_RUN
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 WRITING, REPLACED, REMOVED = ".writing", ".replaced", ".removed"  # of hidden names; what is removed is never whole
 PROBE = ".probe"
 STATE = "data/trainer.json"
+ROWS = "rows of data.train_files"
 MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
 PLANNED = "enable_gradient_checkpointing"  # planned from the device's memory; it changes no result
 COUNTS = 2**53  # more than any run counts to
@@ -323,7 +325,7 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
     process_reward = config.process_reward
     augment = asdict(data.augment) if data.augment.enable else dict.fromkeys(asdict(data.augment))
     return {
-        "rows of data.train_files": rows,
+        ROWS: rows,
         "data.train_batch_size": data.train_batch_size,
         "data.seed": data.seed,
         "data.shuffle": data.shuffle,
@@ -377,17 +379,27 @@ def restoring(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} is damaged ({reason}); resume from another step") from error
 
 
-def check_same_run(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    ours = json.loads(json.dumps(ours))  # as it would be read back
+def has_grown(then: Mapping[str, Any], now: list[str], rows_then: int, rows_now: int) -> bool:
+    """Whether training files, or rows of them, were added to those of the keys `then`: that run resumes with them.
+    Without a file of its own it would be another run."""
+    return rows_now > rows_then and set(then.get("data.train_files", [None])) <= set(now)
+
+
+def check_same_run(folder: Path, state: Mapping[str, Any], ours: Mapping[str, Any], files: list[str]) -> None:
+    """CheckpointError unless a run with these facts and training files continues the one of a saved `state`."""
+    theirs, ours = state["run"], json.loads(json.dumps(ours))  # as it would be read back
     for name, value in ours.items():
         if name not in theirs or theirs[name] == value:
+            continue
+        if name == ROWS and has_grown(state["config"], files, theirs[name], value):
+            log.warning("changed since that checkpoint: %s: %d → %d, drawn in another order", name, theirs[name], value)
             continue
         if name in (MODEL, PROCESS_REWARD):
             raise CheckpointError(
                 f"{folder} is a checkpoint of another model: the weights at {name} are not those its run started "
-                "from. Name that model again, or start a new run with trainer.default_local_dir=<another folder>"
+                f"from. Name that model again, or start another run with {OTHER_RUN}"
             )
         raise CheckpointError(
             f"{folder} was saved with {name}={theirs[name]}, and this run has {value}: it would continue with other "
-            f"prompts. Set it back, or start over with trainer.default_local_dir=<another folder> {MODEL}={folder}"
+            f"prompts. Set it back, or start another run from its weights with {MODEL}={folder} {OTHER_RUN}"
         )

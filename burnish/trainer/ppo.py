@@ -32,6 +32,7 @@ from burnish.errors import BurnishError, CheckpointError, DeadlineError, Nothing
 from burnish.protocol import DataProto
 from burnish.rewards.managers import adapt_manager
 from burnish.tracking import RunFolder, Tracker
+from burnish.tracking.disk import OTHER_RUN
 from burnish.tracking.timer import timed
 from burnish.trainer import checkpoint
 from burnish.trainer.augment import Augmentation, make_buffer
@@ -117,7 +118,7 @@ class PPOTrainer:
         if self.resume_from is not None:
             state = checkpoint.read_state(self.resume_from)
             with checkpoint.restoring(self.resume_from / checkpoint.STATE):
-                checkpoint.check_same_run(self.resume_from, state["run"], self.run_facts)
+                checkpoint.check_same_run(self.resume_from, state, self.run_facts, self.config.data.train_files)
                 self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
         prompts, refills = self.order.start(trainer.total_epochs), self.config.algorithm.filter_groups.enable
         self.end = None if trainer.total_training_steps or refills else prompts
@@ -344,8 +345,8 @@ class PPOTrainer:
         models = {} if is_over else self.models  # the last checkpoint may have been saved without what training needs
         if missing := [name for name in models if not (folder / name).is_dir()]:
             raise CheckpointError(
-                f"{folder} has no {missing[0]}: it was saved by an estimator that needs none. Start over with "
-                f"trainer.default_local_dir=<another folder> {checkpoint.MODEL}={folder}"
+                f"{folder} has no {missing[0]}: it was saved by an estimator that needs none. Start another run "
+                f"from its weights with {checkpoint.MODEL}={folder} {OTHER_RUN}"
             )
         for name, group in models.items():
             with waiting("checkpoint", "the trainer", f"reading checkpoint {folder / name}", self.store.deadline_s):
@@ -358,7 +359,8 @@ class PPOTrainer:
         if is_over:
             log.warning(
                 "the run is at its last step already: nothing is trained. Raise trainer.total_epochs or "
-                "trainer.total_training_steps, or start another run with trainer.experiment_name"
+                "trainer.total_training_steps, or start another run with %s",
+                OTHER_RUN,
             )
         with checkpoint.restoring(folder / checkpoint.STATE):
             self.experience.load_state_dict(state["experience"])

@@ -17,7 +17,7 @@ from burnish.config import PPOConfig
 from burnish.config.build import explain
 from burnish.config.checks import check_files, check_heads, check_model
 from burnish.config.finalise import finalise
-from burnish.config.load import Loaded
+from burnish.config.load import Loaded, libraries
 from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_of
 from burnish.config.plan import plan_micro_batches, plan_numbers, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
@@ -37,9 +37,11 @@ from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
 from burnish.rewards.managers import find_manager, load_manager
 from burnish.rewards.scoring import Scoring
+from burnish.trainer.checkpoint import MODEL, STATE
 from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.report import OnStep
 from burnish.trainer.restart import Restarts
+from burnish.trainer.stage import choose_folder
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
 from burnish.workers.process_reward import ProcessRewardWorker
@@ -110,6 +112,7 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     config, read_facts = loaded.config, functools.cache(read_model_facts)
     find_manager(config.reward_manager, config.reward_model.reward_manager)
     rows, facts = check_files(config, describe), {}
+    choose_folder(loaded, MODEL, STATE)
     for key, model in config.models.items():
         with naming(f"{key}.path"):
             facts[key] = read_facts(model.path)
@@ -205,6 +208,7 @@ def executor(config: PPOConfig) -> type[WorkerGroup]:
         deadline_s=trainer.worker_timeout,
         start_deadline_s=trainer.ray_wait_register_center_timeout,
         run=Path(trainer.default_local_dir),
+        libraries=libraries(config),
     )
 
 

@@ -38,19 +38,21 @@ from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelErro
 from burnish.literal import print_text
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import read_model_facts
-from burnish.models.folder import read_json
+from burnish.models.folder import fingerprint, read_json
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
-from burnish.trainer.checkpoint import CheckpointStore, changed_keys, is_due, key_values, step_of
+from burnish.tracking.disk import OTHER_RUN
+from burnish.trainer.checkpoint import CheckpointStore, changed_keys, has_grown, is_due, key_values, restoring, step_of
 from burnish.trainer.report import OnStep
+from burnish.trainer.stage import choose_folder
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
 
 Config = TypeVar("Config", bound=SupervisedConfig)
 
-FILE = "trainer.json"
+FILE, MODEL = "trainer.json", "model.path"
 TOKENS_PER_PASS = 16384  # by default, where data.micro_batch_size_per_gpu is null
 EXAMPLES = "number of training examples"
 
@@ -111,6 +113,7 @@ class SupervisedTrainer(Generic[Config, Example]):
         config, trainer = objective.config, objective.config.trainer
         self.objective, self.config, self.train, self.val = objective, config, train, val
         self.total_steps = total_steps(config, train)
+        self.start = fingerprint(config.model.path)  # as the run found it: it may be gone when it saves
         self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout)
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step = 0
@@ -207,6 +210,7 @@ class SupervisedTrainer(Generic[Config, Example]):
             self.trainable.save(folder)
             self.objective.tokenizer.save_pretrained(folder)
             facts = {"command": self.objective.command, EXAMPLES: len(self.train.dataset), "bad_steps": self.bad_steps}
+            facts["run"] = {MODEL: self.start}
             (folder / FILE).write_text(json.dumps(facts | {"config": key_values(self.config)}, indent=1))
 
         return self.store.save(self.step, write)
@@ -225,8 +229,9 @@ def run(
 ) -> None:
     """One job, its keys checked; whatever else can be wrong is found before a model is loaded."""
     config = loaded.config
-    loaded.log_notices()
     check_files(config, describe)
+    choose_folder(loaded, MODEL, FILE)
+    loaded.log_notices()
     facts = read_model_facts(config.model.path)
     if facts.context is not None and config.data.max_length > facts.context:
         raise ConfigError(
@@ -313,14 +318,20 @@ def read_state(folder: Path, objective: Objective[Config, Example], examples: in
     if (writer := state.get("command", "sft")) != command:  # the oldest do not name it, and are of `burnish sft`
         raise CheckpointError(
             f"{folder} is not a checkpoint of `burnish {command}`, but of `burnish {writer}`. Give this run "
-            "its own trainer.default_local_dir"
+            f"its own folder with {OTHER_RUN}"
         )
     ours = {EXAMPLES: examples} | key_values(config)
     for name, value in ours.items():
         decides = name == EXAMPLES or (name.startswith("data.") and name not in FREE)
-        if decides and theirs.get(name, value) != value:
-            raise CheckpointError(
-                f"{folder} was written with {name}={theirs[name]}, this run has {value}: it would continue with "
-                "other examples. Set it as it was, or start from scratch with trainer.resume_mode=disable"
-            )
+        then: Any = theirs.get(name, value)
+        if not decides or then == value:
+            continue
+        with restoring(folder / FILE):
+            if name == EXAMPLES and has_grown(theirs, config.data.train_files, then, value):
+                log.warning("changed since that checkpoint: %s: %d → %d, drawn in another order", name, then, value)
+                continue
+        raise CheckpointError(
+            f"{folder} was written with {name}={then}, this run has {value}: it would continue with other examples. "
+            f"Set it as it was, or start another run with {OTHER_RUN}"
+        )
     return bad_steps, changed_keys(theirs, config)

@@ -276,6 +276,33 @@ def test_a_deadline_names_what_is_waited_for(scripted, make_rows):
     assert ended == [1]
 
 
+def test_a_trajectory_that_takes_too_long_is_dropped_and_the_others_are_not(scripted, make_rows, config):
+    done = []
+
+    async def score(row, output, text):
+        done.append(row["uid"])
+
+    async def wait(loop, row):
+        if row["uid"] == 0:
+            raise TimeoutError("of its own")
+        while len(done) < 2:
+            await asyncio.sleep(0)
+        events = asyncio.get_running_loop()
+        later = events.time() + 1000
+        events.time = lambda: later
+        await asyncio.Event().wait()
+
+    register_agent_loop("late", loop_that(wait))
+    config.actor_rollout_ref.rollout.trajectory_timeout = 999.0
+    rows = make_rows(3)
+    rows[1]["agent_name"] = "late"
+    first, late, last = run(scripted()[0], rows, score=score)
+    assert "agent loop late did not end in 999 s; raise" in late.output.extra_fields["failure"]
+    assert not any(late.output.response_mask) and first.text == last.text == "42"
+    with pytest.raises(AgentError, match="TimeoutError: of its own"):
+        run(scripted()[0], make_rows(1, agent_name="late"))
+
+
 def test_trajectories_in_a_thread_of_their_own_are_waited_for_in_sight(scripted, make_rows, config):
     config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
     runner, seen, subject = scripted()[0], [], "1 trajectories of train, in thread agent-loops"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from burnish.cli.main import main
 from burnish.entry.arguments import FlagParser
 from burnish.entry.guard import guard
 from burnish.errors import ConfigError, DataError, NotAvailable, WorkerError
@@ -72,8 +73,14 @@ def test_a_users_mistake_is_one_message_without_traceback(error, capsys):
 def test_other_errors_have_a_traceback_or_say_how_to_see_it(error, words, code, said, capsys):
     assert ends(error, *words) == code
     assert re.fullmatch(said, capsys.readouterr().err)
-    with pytest.raises(SystemExit):
-        ends(SystemExit(5))  # exits of others pass
+
+
+def test_sys_exit_in_code_of_the_user_is_an_error_that_names_it(capsys):
+    assert ends(SystemExit(0)) == 2
+    said = rf"burnish: error: SystemExit\(0\) from \S*{Path(__file__).name}, line \d+, in command: .* raise another"
+    assert re.match(said, capsys.readouterr().err)
+    with pytest.raises(SystemExit):  # as argparse does for burnish
+        main(["status", "--help"])
 
 
 @pytest.mark.parametrize("words", [[], ["--debug"]])

@@ -91,7 +91,6 @@ def test_finalising_twice_changes_nothing_and_home_folders_are_expanded(finish):
         ({f"{ROLLOUT}.max_model_len": 1000}, "max_model_len=1000 … = 1024"),
         ({f"{ROLLOUT}.temperature": 0}, f"{ROLLOUT}.temperature=0 … do_sample=false"),
         ({f"{VAL}.n": 4}, f"{VAL}.n=4 gives equal responses … {VAL}.do_sample=true"),
-        ({f"{VAL}.do_sample": True, f"{VAL}.temperature": 0}, "sampling needs more than 0"),
         (GREEDILY | {f"{ROLLOUT}.n": 3}, f"{ROLLOUT}.n=3 gives equal responses without sampling … do_sample=false"),
         (GREEDILY | {ESTIMATOR: "remax"}, f"{ROLLOUT}.do_sample=false … adv_estimator=remax … nothing to learn"),
         (PENALTY, f"{OVERLONG}.len=0 … data.max_response_length=512 … from 1 to 512"),
@@ -106,7 +105,7 @@ def test_finalising_twice_changes_nothing_and_home_folders_are_expanded(finish):
         ({f"{CUSTOM}.name": "f", f"{CUSTOM}.path": ""}, f"without {CUSTOM}.path"),
         ({f"{MANAGER}.source": "importlib"}, f"needs {MANAGER}.module.path"),
         ({f"{MANAGER}.module.path": "m.py"}, f"set {MANAGER}.source=importlib"),
-        ({f"{MANAGER}.name": "other", CHOSEN: "naive"}, f"{MANAGER}.name=other and {CHOSEN}=naive … keep one"),
+        ({f"{MANAGER}.name": "other", CHOSEN: "dapo"}, f"{MANAGER}.name=other and {CHOSEN}=dapo … keep one"),
         ({f"{SANDBOX}.backend": "sandbox_fusion"}, f"{SANDBOX}.backend=sandbox_fusion … {SANDBOX}.url=http:"),
         ({f"{SANDBOX}.url": "host/run"}, "url=host/run … http://"),
         ({f"{SANDBOX}.backend": "local", f"{SANDBOX}.url": "http://h"}, "url=http://h … backend=local … keep one"),
@@ -281,7 +280,7 @@ def test_sft():
     assert finalise_sft(config, frozenset()) == []
     assert config.data.train_files == [str(Path.home() / "a.parquet")]
     assert config.trainer.default_local_dir == "outputs/burnish/sft"  # not that of `burnish ppo`
-    refused("keep one of them", finalise_sft, sft(prompt_key="q", response_key="a"), frozenset({"data.messages_key"}))
+    refused("keep one of", finalise_sft, sft(prompt_key="q", response_key="a", messages_key="turns"), frozenset())
     refused("data.train_files and model.path must be set", finalise_sft, SFTConfig(), frozenset())
 
 

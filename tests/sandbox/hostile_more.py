@@ -98,7 +98,7 @@ while True:
     time.sleep(0.05)
 """),
     "memory in a thread's process whose leader has left": takes("""
-threading.Thread(target=lambda: (b'x' * (200 << 20), sleep())).start()
+threading.Thread(target=lambda: (time.sleep(1), b'x' * (200 << 20), sleep())).start()
 ctypes.CDLL(None).pthread_exit(None)
 """),
     "page tables of many processes": takes("""

@@ -246,7 +246,7 @@ def test_waiting_counts_for_what_was_not_seen(usage, monkeypatch):
     """Of what is seen, each second of computing has waited for three: so has what a parent knows of its children."""
     monkeypatch.setattr(Usage, "_schedule", lambda self, process, task, passed: _Task(1.0, 3.0))
     usage.look(0.0)
-    task = _ProcessUsage(2, usage.first, [b"S"] + [b"0"] * 30, [2], 1.0, 4.0, 0)
+    task = _ProcessUsage(2, 2, usage.first, [b"S"] + [b"0"] * 30, [2], 1.0, 4.0, 0)
     monkeypatch.setattr(Usage, "_walk", lambda self: [task])
     usage.computed, usage.waited, usage._alive, usage._seen = 1.0, 0.0, {2: _Task(1.0, 3.0)}, _Task(1.0, 3.0)
     usage.look(100.0)
@@ -290,8 +290,9 @@ sys.stdin.read()
     both = Usage(usage.proc, os.getpid())
     mine = {process.pid: process.parent for process in both._walk()}
     child_pid = next(pid for pid, parent in mine.items() if parent == tree.pid)
-    alone = both._proportional(tree.pid)
-    both._walk = lambda: [both._process(pid) for pid in (tree.pid, child_pid)]  # type: ignore[method-assign]
+    first, child = (process for process in both._walk() if process.pid in (tree.pid, child_pid))
+    alone = both._proportional(first)
+    both._walk = lambda: [first, child]  # type: ignore[method-assign]
     both.look(0.0)
     assert both.memory > 2 * 2**26 and both.exact_memory() < 1.2 * alone
     os.kill(child_pid, 9)

@@ -19,7 +19,7 @@ from burnish.config.reward import (
     RewardConfig,
     SandboxConfig,
 )
-from burnish.config.rules import Given, fill
+from burnish.config.rules import Given, at_default, fill
 from burnish.config.values import show
 from burnish.errors import ConfigError
 
@@ -57,8 +57,9 @@ def scoring(config: PPOConfig | EvalConfig, given: Given) -> None:
 
 def rewards(config: PPOConfig, given: Given) -> None:
     custom, chosen = config.custom_reward_function, config.reward_manager
+    custom.path = custom.path or None  # `custom_reward_function.path=` takes it back
     functions(custom, given)
-    if custom.path is None and "custom_reward_function.name" in given:
+    if custom.path is None and not at_default(custom, "name"):
         raise ConfigError(
             f"custom_reward_function.name={custom.name} without custom_reward_function.path: name the file it is in"
         )
@@ -66,9 +67,11 @@ def rewards(config: PPOConfig, given: Given) -> None:
         name = chosen.module.name or chosen.name
         if not chosen.module.path or not name:
             raise ConfigError("reward_manager.source=importlib needs reward_manager.module.path and .module.name")
-    elif chosen.module.path or chosen.module.name:
+    elif chosen.module.path:
         raise ConfigError("reward_manager.module names a class of yours: set reward_manager.source=importlib with it")
-    elif chosen.name and "reward_model.reward_manager" in given and chosen.name != config.reward_model.reward_manager:
+    elif chosen.name not in (None, config.reward_model.reward_manager) and not at_default(
+        config.reward_model, "reward_manager"
+    ):
         raise ConfigError(
             f"reward_manager.name={chosen.name} and reward_model.reward_manager={config.reward_model.reward_manager} "
             "are the same thing; keep one"

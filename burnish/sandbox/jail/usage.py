@@ -80,7 +80,8 @@ class Usage:
     def exact_memory(self) -> int:
         """With shared pages shared out among the processes; slow."""
         processes = [process for process in self._walk() if process.pid != self.first]
-        alone = [one.pid for one in processes if not same_memory(one.pid, one.parent)]
+        threads = {one.pid: one.thread for one in processes}
+        alone = [one for one in processes if not same_memory(one.thread, threads.get(one.parent, one.parent))]
         return self._in_sockets() + sum(map(self._proportional, alone))
 
     def processes(self) -> list[int]:
@@ -110,8 +111,7 @@ class Usage:
         words = _stat(read(self.proc, f"{pid}/stat"))
         if not words:
             return None
-        computed, by_children = int(words[11]) + int(words[12]), int(words[13]) + int(words[14])
-        tasks = [pid]
+        thread, tasks = pid, [pid]
         if int(words[17]) != 1:
             tasks = []
             with suppress(OSError):  # it has just ended
@@ -120,10 +120,14 @@ class Usage:
                     tasks = [int(name) for name in os.listdir(folder)]
                 finally:
                     os.close(folder)
-        status = read(self.proc, f"{pid}/status")
+        if words[0] == b"Z":  # its first thread has exited: only the others know what the process has
+            stats = ((task, _stat(read(self.proc, f"{task}/stat"))) for task in tasks)
+            thread, words = next((one for one in stats if one[1] and one[1][0] != b"Z"), (pid, words))
+        computed, by_children = int(words[11]) + int(words[12]), int(words[13]) + int(words[14])
+        status = read(self.proc, f"{thread}/status")
         ignored = next((line for line in status.splitlines() if line.startswith(b"SigIgn:")), b": 0")
         return _ProcessUsage(
-            pid, int(words[1]), words, tasks, computed / TICKS, by_children / TICKS,
+            pid, thread, int(words[1]), words, tasks, computed / TICKS, by_children / TICKS,
             memory=int(words[21]) * PAGE + _kilobytes(status, *OUTSIDE_PAGES),
             discards=bool(int(ignored.split()[1], 16) >> (signal.SIGCHLD - 1) & 1),
         )  # fmt: skip
@@ -145,11 +149,11 @@ class Usage:
         waits = max(since - had.computed - max(had.queued, 0.0), 0.0)
         return _Task(found.computed, found.queued + waits, ready=True)
 
-    def _proportional(self, pid: int) -> int:
-        if pages := _kilobytes(read(self.proc, f"{pid}/smaps_rollup"), b"Pss:"):
-            return pages + _kilobytes(read(self.proc, f"{pid}/status"), *OUTSIDE_PAGES)
-        process = self._process(pid)  # it has just ended, or we may not know more
-        return process.memory if process else 0
+    def _proportional(self, process: "_ProcessUsage") -> int:
+        if pages := _kilobytes(read(self.proc, f"{process.thread}/smaps_rollup"), b"Pss:"):
+            return pages + _kilobytes(read(self.proc, f"{process.thread}/status"), *OUTSIDE_PAGES)
+        now = self._process(process.pid)  # it has just ended, or we may not know more
+        return now.memory if now else 0
 
     def _in_sockets(self) -> int:
         """The most that can be in them. Also those without a descriptor count: closed ones with unread data, and
@@ -161,6 +165,7 @@ class Usage:
 @dataclass(frozen=True)
 class _ProcessUsage:
     pid: int
+    thread: int  # one that has not exited; mostly the first, whose number is the process's
     parent: int
     stat: list[bytes]
     tasks: list[int]

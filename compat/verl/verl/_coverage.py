@@ -1,0 +1,102 @@
+"""What this package stands in for, and what it does not: it says so at import, refuses to hide an installed verl, and
+answers an import of anything else with one line that names what to use instead.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.metadata import distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from burnish import __version__
+
+PAGE = "docs/from-verl.md"
+ANNOUNCED = "BURNISH_VERL_ANNOUNCED"  # set for the processes that this one starts
+HERE = Path(__file__).resolve().parent
+
+#: Parts of verl that are not here, and what does their job.
+NOT_COVERED = {
+    "verl.models": "burnish trains transformers' models: docs/training.md",
+    "verl.model_merger": "burnish export writes a checkpoint as a Hugging Face folder: docs/export.md",
+    "verl.third_party": "burnish starts vLLM itself: docs/vllm.md",
+    "verl.checkpoint_engine": "weights reach the rollout engine by burnish's own workers: docs/rollout.md",
+    "verl.experimental.agent_loop": "burnish runs loops itself; your own derives from AgentLoopBase: docs/agents.md",
+    "verl.tools": "burnish.agents.tools has its own: docs/tools.md",
+    "verl.interactions": "burnish.agents.interactions has its own: docs/tools.md",
+    "verl.workers.actor": "a policy loss is registered by itself: docs/extending.md",
+    "verl.workers.critic": "burnish.workers.critic, replaced as in examples/custom_trainer",
+    "verl.workers.fsdp_workers": "burnish.workers.actor_rollout_ref, subclassed as in examples/custom_trainer",
+    "verl.workers.megatron_workers": "burnish shards by FSDP2: docs/cluster.md",
+    "verl.workers.rollout": "rollout engines are written as docs/architecture.md says",
+    "verl.workers.sharding_manager": "weights reach the rollout engine by burnish's own workers: docs/rollout.md",
+    "verl.trainer.ppo.ray_trainer": "burnish.trainer.ppo.PPOTrainer, built as in examples/custom_trainer",
+    "verl.trainer.config": "keys and defaults are in burnish/config: `burnish ppo --help`",
+    "verl.utils.megatron_utils": "burnish shards by FSDP2: docs/cluster.md",
+    "verl.utils.vllm_utils": "burnish starts vLLM itself: docs/vllm.md",
+}
+
+
+def refuse_to_shadow() -> None:
+    """ImportError where verl itself could be imported too: nobody should have to guess which one they got."""
+    others = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE.parent]
+    spec = PathFinder.find_spec("verl", others)
+    real = next((f"verl {one.version}" for one in distributions(name="verl")), None)
+    if real is None and spec and spec.origin and Path(spec.origin).resolve().parent != HERE:
+        real = f"verl at {Path(spec.origin).parent}"
+    if real:
+        raise ImportError(
+            f"burnish's stand-in for verl ({HERE}) does not take the place of {real}: remove one of the two "
+            "(`pip uninstall burnish-verl` or `pip uninstall verl`)"
+        )
+
+
+def announce() -> None:
+    """One line on stderr, in the first process only."""
+    program = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if not os.environ.get(ANNOUNCED) and not (program and program.name.startswith("burnish.")):
+        sys.stderr.write(f"burnish {__version__} answers `import verl` (0.4 to 0.9); what differs: {PAGE}\n")
+    os.environ[ANNOUNCED] = "1"
+
+
+def absent(name: str) -> str:
+    """Why `name`, a dotted name below verl, cannot be imported."""
+    part = next((part for part in NOT_COVERED if f"{name}.".startswith(f"{part}.")), None)
+    instead = NOT_COVERED[part] if part else f"{PAGE} lists what it has"
+    return f"burnish's stand-in for verl has no {name}; {instead}"
+
+
+class _Loader(SourceFileLoader):
+    """Gives every module the answer for names that it lacks. With a `__path__`, empty in a module that is no package,
+    `from module import name` asks `Covered` about a missing name instead of failing without a reason."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        vars(module).setdefault("__getattr__", answer_for(module.__name__))
+        vars(module).setdefault("__path__", [])
+
+
+class Covered(MetaPathFinder):
+    """Finds the modules of this package; of another name below `verl` it says what to use instead."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("verl."):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None:  # without `name=`, or Python would put its own words in place of these
+            raise ModuleNotFoundError(absent(fullname))
+        if isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def answer_for(module: str) -> Callable[[str], Any]:
+    def __getattr__(name: str) -> Any:
+        raise AttributeError(absent(f"{module}.{name}"))
+
+    return __getattr__
