@@ -233,3 +233,12 @@ def test_pandas_frames_are_rows(tmp_path):
     from burnish.api.data import rows_of
 
     assert rows_of(pandas.DataFrame([ROWS[0]])) == [ROWS[0]]
+
+
+@pytest.mark.slow
+def test_first_program_of_the_readme_trains_as_it_is_pasted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    names = {"__name__": "__main__"}
+    exec(page.split("```python\n")[1].partition("```")[0], names)
+    assert names["run"].step == 10 and names["run"].metrics["critic/score/mean"][-1] > 0.5
