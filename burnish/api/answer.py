@@ -50,15 +50,15 @@ def generate(
     output            data.output_path: a parquet file that keeps them; an interrupted call resumes from it
     keys              any other key of `burnish generate`, as a dict or a GenerationConfig
     """
-    short = {
-        "model": ("model.path", model),
-        "data": ("data.path", data),
-        "n": ("data.n_samples", n),
-        "temperature": ("rollout.temperature", temperature),
-        "prompt_length": ("rollout.prompt_length", prompt_length),
-        "response_length": ("rollout.response_length", response_length),
-        "output": (OUTPUT, output),
-    }
+    short = [
+        ("model", "model.path", model),
+        ("data", "data.path", data),
+        ("n", "data.n_samples", n),
+        ("temperature", "rollout.temperature", temperature),
+        ("prompt_length", "rollout.prompt_length", prompt_length),
+        ("response_length", "rollout.response_length", response_length),
+        ("output", OUTPUT, output),
+    ]
     given = given_keys(GENERATION, keys, short)
     with _place(given.get(OUTPUT)) as place:
         given[OUTPUT] = str(place)
@@ -115,8 +115,7 @@ def evaluate(
         data = generate(model, data, **sampling, keys=generation_keys)
     elif generation_keys or any(value is not None for value in sampling.values()):
         raise ConfigError("evaluate: without model= nothing is generated; give a model, or leave the sampling out")
-    short = {"data": ("data.path", data)} | {key: (key, value) for key, value in scored_by.keys.items()}
-    given = given_keys(EVAL, keys, short)
+    given = given_keys(EVAL, keys, [("data", "data.path", data), *scored_by.short])
     with _place(given.get(OUTPUT), "scores.json") as place, scored_by.shared():
         given[OUTPUT] = str(place)
         if "data.path" in given:

@@ -1,6 +1,6 @@
 """Short names and `keys=` → the keys that a command is given, and the configuration of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from burnish.errors import ConfigError
 PROJECT, NAME, FOLDER = "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir"
 
 
-def given_keys(schema: Schema[Any], keys: Any, short: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+def given_keys(schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
     """All keys that were set, by dotted name. `keys` is a dict, or a configuration of `schema`, of which what is not
-    at its default counts; `short` has key and value of each short name (None: not given)."""
+    at its default counts; `short` has each short name, its key, and its value (None: not given)."""
     known = keys_of(schema.root)
     if isinstance(keys, schema.root):
         pairs = ((name, read(keys, name), key.default) for name, key in known.items())
@@ -24,7 +24,7 @@ def given_keys(schema: Schema[Any], keys: Any, short: Mapping[str, tuple[str, An
     else:
         what = f"a dict of keys, or a {schema.root.__name__}"
         raise ConfigError(f"keys is a {type(keys).__name__}; give {what}")
-    for name, (key, value) in short.items():
+    for name, key, value in short:
         if value is None:
             continue
         if key in given:

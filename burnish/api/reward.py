@@ -30,6 +30,11 @@ class Reward:
     objects: dict[str, Callable[..., Any]] = field(default_factory=dict)  # by name
 
     @property
+    def short(self) -> list[tuple[str, str, Any]]:
+        """As `given_keys` takes them."""
+        return [("reward", key, value) for key, value in self.keys.items()]
+
+    @property
     def notices(self) -> list[str]:
         if not self.objects:
             return []

@@ -77,22 +77,22 @@ def train(
     keys              any other key of `burnish ppo`: {"actor_rollout_ref.actor.ppo_epochs": 2}, or a PPOConfig
     on_step           called with the `Step` after each one: its metrics, its samples, and `stop()`
     """
-    short = {
-        "model": (MODEL, model),
-        "algorithm": ("algorithm.adv_estimator", algorithm),
-        "steps": ("trainer.total_training_steps", steps),
-        "n": ("actor_rollout_ref.rollout.n", n),
-        "lr": ("actor_rollout_ref.actor.optim.lr", lr),
-        "batch_size": (BATCH_KEY, batch_size),
-        "prompt_length": ("data.max_prompt_length", prompt_length),
-        "response_length": ("data.max_response_length", response_length),
-        "temperature": ("actor_rollout_ref.rollout.temperature", temperature),
-        "name": (NAME, name),
-        "data": (TRAIN, data),
-        "val": (VAL, val),
-    }
+    short = [
+        ("model", MODEL, model),
+        ("algorithm", "algorithm.adv_estimator", algorithm),
+        ("steps", "trainer.total_training_steps", steps),
+        ("n", "actor_rollout_ref.rollout.n", n),
+        ("lr", "actor_rollout_ref.actor.optim.lr", lr),
+        ("batch_size", BATCH_KEY, batch_size),
+        ("prompt_length", "data.max_prompt_length", prompt_length),
+        ("response_length", "data.max_response_length", response_length),
+        ("temperature", "actor_rollout_ref.rollout.temperature", temperature),
+        ("name", NAME, name),
+        ("data", TRAIN, data),
+        ("val", VAL, val),
+    ]
     scored_by = read_reward(reward)
-    short |= {key: (key, value) for key, value in scored_by.keys.items()}
+    short += scored_by.short
     given = {"algorithm.adv_estimator": "grpo"} | given_keys(PPO, keys, short)
     folder = run_folder(PPO, given)
     given |= files_of(given, folder, prompt_row)
@@ -139,17 +139,17 @@ def sft(
     max_length   data.max_length, tokens of a conversation
     name, keys (an SFTConfig), on_step   as for `train`
     """
-    short = {
-        "model": ("model.path", model),
-        "steps": ("trainer.total_training_steps", steps),
-        "epochs": ("trainer.total_epochs", epochs),
-        "lr": ("optim.lr", lr),
-        "batch_size": (BATCH_KEY, batch_size),
-        "max_length": ("data.max_length", max_length),
-        "name": (NAME, name),
-        "data": (TRAIN, data),
-        "val": (VAL, val),
-    }
+    short = [
+        ("model", "model.path", model),
+        ("steps", "trainer.total_training_steps", steps),
+        ("epochs", "trainer.total_epochs", epochs),
+        ("lr", "optim.lr", lr),
+        ("batch_size", BATCH_KEY, batch_size),
+        ("max_length", "data.max_length", max_length),
+        ("name", NAME, name),
+        ("data", TRAIN, data),
+        ("val", VAL, val),
+    ]
     given = given_keys(SFT, keys, short)
     folder = run_folder(SFT, given)
     given |= files_of(given, folder, conversation_row)

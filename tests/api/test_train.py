@@ -156,6 +156,7 @@ def ray_config():
     [
         ({"keys": {"actor_rollout_ref.rollout.temprature": 1}}, ConfigError, "did you mean .*temperature"),
         ({"keys": {"data": {"max_prompt_length": 8}}}, ConfigError, "prompt_length= and keys.*are the same thing"),
+        ({"keys": {"custom_reward_function.path": "a.py"}}, ConfigError, "reward= and keys.* are the same thing"),
         ({"keys": 3}, ConfigError, "keys is a int; give a dict of keys, or a PPOConfig"),
         ({"keys": ray_config()}, ConfigError, "with trainer.executor=ray others score; save it in a file"),
         ({"model": "no/such-model"}, BurnishError, "no/such-model"),
