@@ -80,6 +80,7 @@ COMMANDS = {
     "serve": CliCommand("serve a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve"),
     "data": DATA,
     "status": CliCommand("show what a run is doing, what it waits for, or how it ended", "burnish.cli.runs:status"),
+    "doctor": CliCommand("say what is wrong with a run, and what to change", "burnish.cli.runs:doctor"),
     "replay": CliCommand("re-run a NaN/Inf update that a run dumped", "burnish.cli.runs:replay"),
     "retriever": RETRIEVER,
     "dashboard": CliCommand("browse runs and trajectories"),

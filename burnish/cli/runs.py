@@ -1,4 +1,5 @@
-"""`burnish status RUN` and `burnish replay DUMP`: the flags of `tracking/run_status.py` and `trainer/replay.py`."""
+"""`burnish status RUN`, `burnish doctor RUN` and `burnish replay DUMP`: the flags of `tracking/run_status.py`,
+`tracking/run_health.py` and `trainer/replay.py`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +34,27 @@ def status(argv: list[str]) -> int:
     status = read_status(place)
     print_text(json_text(asdict(status), indent=2) if options.json else as_text(status))
     return 0
+
+
+DOCTOR = """\
+What is wrong with a run, by rules over its metrics: whether it learned, each finding with its evidence, and what to
+change. Reads the run folder only, of a run that runs, has ended, or was made on another machine. Exit code 0, or 1 if
+a finding says that the run is broken."""
+
+
+def doctor_parser() -> FlagParser:
+    p = FlagParser("doctor", DOCTOR, "doctor outputs/burnish/run")
+    p.add_argument("run", metavar="RUN", help="the run folder (trainer.default_local_dir)")
+    return p
+
+
+def doctor(argv: list[str]) -> int:
+    options = doctor_parser().parse_args(argv)
+    from burnish.tracking.run_health import read_health
+
+    health = read_health(options.run)
+    print_text(health.verdict())
+    return 1 if health.broken() else 0
 
 
 REPLAY = """\

@@ -41,10 +41,14 @@ COLUMNS = (
     Column("loss", ("train/loss",), ".4f"),
     Column("val loss", ("val/loss",), ".4f"),
     Column("val acc", ("val/accuracy",), ".3f"),
+    Column("useful", ("groups/useful_ratio",), ".2f"),  # share of groups with responses of different reward
+    Column("entropy", ("rollout/entropy", "actor/entropy"), ".3f"),  # the first is over all tokens
     Column("KL", ("actor/kl_loss", "actor/reward_kl_penalty"), ".4f"),  # where the run has a KL term
-    Column("entropy", ("actor/entropy",), ".3f"),
-    Column("new", ("augment/share",), ".2f"),  # where prompts are added while training
+    Column("grad", ("actor/grad_norm", "train/grad_norm"), ".3f"),
     Column("length", ("response_length/mean",), ".1f"),
+    Column("clipped", ("actor/pg_clipfrac",), ".3f"),  # share of tokens
+    Column("lr", ("actor/lr", "train/lr"), ".1e"),
+    Column("new", ("augment/share",), ".2f"),  # where prompts are added while training
     Column("tok/s", ("perf/throughput",), ",.0f"),
 )
 

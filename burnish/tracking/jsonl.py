@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -106,6 +107,15 @@ def _record(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def newest_samples(folder: Path, count: int) -> list[dict[str, Any]]:
+    """The first rows of the newest `<step>.jsonl`; no more than them is read."""
+    files = [file for file in folder.glob("*.jsonl") if file.stem.isdecimal()]
+    if not files:
+        return []
+    with max(files, key=lambda file: int(file.stem)).open("rb") as lines:
+        return [record for line in islice(lines, count) if (record := _record(line)) is not None]
 
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:

@@ -24,9 +24,10 @@ CONTROLLER = "controller"
 SILENT_S = 15.0  # without a new status, which comes every five seconds
 SKEW_S = 60.0  # by which the clocks of machines may differ
 EVENTS = 5  # shown
+SEARCHED = 500  # of the last events, for findings
 TAIL_LINES = 5  # of the metrics, of which another program may have spoilt the last
 WAITS = 5  # shown of each process
-SUBJECT, OWNER, MESSAGE = 70, 28, 400  # characters of a line
+FINDING, SUBJECT, OWNER, MESSAGE = 160, 70, 28, 400  # characters of a line
 MARKS = ("config.yaml", METRICS_FILE, "events.jsonl", f"{STATUS}/*", LOCK_FILE, ERROR_FILE)  # of a run's folder
 DEPTH = 3  # folders that runs are looked for in: project, run, and a run of a sweep
 
@@ -61,6 +62,7 @@ class RunStatus:
     logged_s: float | None  # since the last line of metrics.jsonl
     processes: list[RunProcess] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)  # the newest of each health rule
     stacks: str | None = None  # the newest dump
     stacks_s: float | None = None
     has_checkpoint: bool = False
@@ -94,6 +96,7 @@ def read_status(folder: str | Path) -> RunStatus:
         known = {CONTROLLER: controller, **known}
     lines = [line for line in _lines(path / METRICS_FILE, TAIL_LINES) if isinstance(line.get("step"), int)]
     logged = lines[-1]["step"] if lines else None
+    events = _lines(path / "events.jsonl", SEARCHED)
     reported = max((one["time"] for one in known.values()), default=0.0)
     (stacks, dumped), (_, logged_at) = _newest((path / STACKS).glob("*.txt")), _newest([path / METRICS_FILE])
     state, error = _state(controller, held_by, (path / LOCK_FILE).exists(), now - reported), read_failure(path)
@@ -107,7 +110,8 @@ def read_status(folder: str | Path) -> RunStatus:
         steps=(controller or {}).get("steps"),
         logged_s=now - logged_at if logged is not None else None,
         processes=[_process(one, now) for one in known.values()],
-        events=_lines(path / "events.jsonl", EVENTS),
+        events=[event for event in events if event.get("kind") != "finding"][-EVENTS:],
+        findings=list({str(one.get("rule")): one for one in events if one.get("kind") == "finding"}.values()),
         stacks=stacks,
         stacks_s=now - dumped if stacks is not None else None,
         has_checkpoint=any(path.glob("global_step_*")),
@@ -224,6 +228,8 @@ def as_text(status: RunStatus) -> str:
         lines.append("  none is known yet: a process is shown some seconds after it has started")
     for process in status.processes:
         lines += _process_lines(process, is_over)
+    if status.findings:
+        lines += ["", "findings (`burnish doctor` with this folder has all of them)", *map(_finding, status.findings)]
     if status.events:
         lines += ["", "last events", *map(_event, status.events)]
     return "\n".join(lines)
@@ -302,6 +308,11 @@ def _event(event: dict[str, Any]) -> str:
         f"{one_line(key)}={_cut(str(value), 60)}" for key, value in event.items() if key not in ("time", "kind")
     )
     return f"  {when}  {_cut(str(event.get('kind')), OWNER)}  {facts}"
+
+
+def _finding(event: dict[str, Any]) -> str:
+    said = f"{event.get('severity')} [{event.get('rule')}] {event.get('evidence')}"
+    return f"  step {_cut(str(event.get('step')), 12)}: {_cut(said, FINDING)}"
 
 
 def _cut(text: str, width: int) -> str:

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.config.nearest import nearest
 from burnish.errors import CheckpointError, ConfigError, install_command
+from burnish.health.rule import NOTE
+from burnish.health.watch import Health
 from burnish.literal import one_line
 from burnish.tracking.base import Backend, RunFacts
 from burnish.tracking.failure import write_failure
-from burnish.tracking.jsonl import LineFile
+from burnish.tracking.jsonl import LineFile, newest_samples, read_metrics
 from burnish.tracking.run_folder import RunFolder
 from burnish.tracking.transcript import keep_in, recorded
 from burnish.tracking.watchdog import Watchdog
@@ -67,6 +69,7 @@ class Tracker:
             module, _, cls = BACKENDS[name][0].partition(":")
             self._backends.append(getattr(importlib.import_module(module), cls)(facts))
         self._events = LineFile(folder.path / "events.jsonl")
+        self.health = Health(config or {}, samples=partial(newest_samples, folder.rollouts))
         self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
         self._holding = threading.Lock()
         self.watchdog = Watchdog(
@@ -88,6 +91,8 @@ class Tracker:
         for backend in self._backends:
             with waiting("logger", "the tracker", f"{type(backend).__name__} to resume after step {step}", LOGGER_S):
                 backend.resume(step)
+        for metrics in read_metrics(self.folder.path) if step else []:
+            self.health.history.add(metrics, int(metrics["step"]))
         self._begin()
         self.event("resume", step=step)
 
@@ -122,6 +127,9 @@ class Tracker:
         for backend in self._backends:
             with waiting("logger", "the tracker", f"{type(backend).__name__} to take step {step}", LOGGER_S):
                 backend.log(numbers, step)
+        for found in self.health.observe(numbers, step):
+            log.log(logging.INFO if found.newest.severity == NOTE else logging.WARNING, "step %d: %s", step, found)
+            self.event("finding", step=step, rule=found.rule, **vars(found.newest))
         self.watchdog.step = step
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -143,6 +151,10 @@ class Tracker:
     def close(self, failed: bool = False, state: str | None = None) -> None:
         """Close every logger, then raise the first failure, if any. `state` is how the run ended, for its last status;
         None: as `failed` and the closing say."""
+        if self._logged:
+            verdict = self.health.verdict()
+            log.info("health: %s", verdict)
+            self.event("verdict", step=self.watchdog.step, text=verdict)
         failures: list[Exception] = []
         closers: list[tuple[str, Callable[[], None]]] = [("the samples to be written", self.folder.flush)]
         closers += [(f"{type(one).__name__} to close", partial(one.close, failed)) for one in self._backends]

@@ -28,6 +28,7 @@ from burnish.config import PPOConfig
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
+from burnish.entry.ending import StopRequest
 from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
 from burnish.protocol import DataProto
 from burnish.rewards.managers import adapt_manager
@@ -75,6 +76,9 @@ class PPOTrainer:
         self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
+        self.stop = StopRequest()
+        self.unsaved: Mapping[str, Any] | None = None  # where the data stood before a step that was broken off
+        self.unvalidated: dict[str, float] | None = None  # metrics of the last step, if its validation was broken off
         self.ending = ""  # why it is being closed
         self.on_step: OnStep | None = None
         self.read_rows()
@@ -178,44 +182,56 @@ class PPOTrainer:
                     before = self.experience.state_dict()
                     try:  # prompts, new weights out, generate, score; old and reference log-probs, values
                         batch, passes = self.experience.draw(self.step, metrics, self.begin_passes)
+                        batch = passes.join(batch)
                     except NothingToLearn as error:
                         raise self.saved_before_end(error, before) from error
-                    batch = passes.join(batch)
-                    if self.process_reward:
-                        with timed(metrics, "process_reward"):
-                            when = self.config.process_reward.update
-                            batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
-                            self.bad_updates.note("process_reward", updates, self.step, metrics)
-                    with timed(metrics, "adv"):
-                        batch = self.credit(batch, metrics)
-                    with timed(metrics, "describe"):
-                        metrics |= self.describe(batch)
-                    sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # what updates read
-                    if self.critic:
-                        with timed(metrics, "update_critic"):
-                            updates = self.critic.update_critic(sent, self.step)
-                            self.bad_updates.note("critic", updates, self.step, metrics)
-                    if self.step > trainer.critic_warmup:
-                        with timed(metrics, "update_actor"):
-                            updates = self.policy.update_actor(sent, self.step)
-                            self.bad_updates.note("actor", updates, self.step, metrics)
+                    except KeyboardInterrupt:
+                        self.unsaved = before
+                        raise
+                    with self.stop.delayed():  # from here on the step changes what a checkpoint holds
+                        if self.process_reward:
+                            with timed(metrics, "process_reward"):
+                                when = self.config.process_reward.update
+                                batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
+                                self.bad_updates.note("process_reward", updates, self.step, metrics)
+                        with timed(metrics, "adv"):
+                            batch = self.credit(batch, metrics)
+                        with timed(metrics, "describe"):
+                            metrics |= self.describe(batch)
+                        sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # for updates
+                        if self.critic:
+                            with timed(metrics, "update_critic"):
+                                updates = self.critic.update_critic(sent, self.step)
+                                self.bad_updates.note("critic", updates, self.step, metrics)
+                        if self.step > trainer.critic_warmup:
+                            with timed(metrics, "update_actor"):
+                                updates = self.policy.update_actor(sent, self.step)
+                                self.bad_updates.note("actor", updates, self.step, metrics)
                     self.credit.correction.watch(metrics, self.step)
-                    if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
-                        with timed(metrics, "testing"):
+                    validates = self.validator and is_due(trainer.test_freq, self.step, self.total_steps)
+                    if self.validator and validates and not self.stop.asked:
+                        with timed(metrics, "testing"), self.stop.breaks():
                             metrics |= self.validator(self.step)
                 metrics |= speed_metrics(batch, metrics, self.resource_pool_manager.n_processes())
                 if "sum_pi_squared" in batch.batch:  # how noisy the gradient is
                     metrics |= variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))
                 self.note_restarts(metrics)
-                self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
+                if validates and self.stop.asked:
+                    self.unvalidated = metrics  # the resumed run validates first
+                else:  # before saving: a resumed run has the lines up to its checkpoint
+                    self.tracker.log(metrics, self.step)
                 if self.on_step and self.on_step(self.step, metrics, partial(sample_rows, batch, self.tokenizer)):
                     self.total_steps = self.step
+                if self.stop.asked:
+                    self.total_steps = self.step  # the last: it is saved
                 saving = {}
                 self.note_saved(wait=False)
                 if is_due(trainer.save_freq, self.step, self.total_steps):
                     with timed(saving, "save_checkpoint"):
                         self.save()
             self.note_saved(wait=True)
+            if self.stop.asked:
+                raise KeyboardInterrupt
         return metrics
 
     def begin(self) -> dict[str, float]:
@@ -230,6 +246,9 @@ class PPOTrainer:
         else:
             self.tracker.start()
         self.tracker.folder.write_config(self.config)
+        if self.unvalidated is not None:
+            self.tracker.log(self.unvalidated | (self.validator(self.step) if self.validator else {}), self.step)
+            self.unvalidated = None
         metrics: dict[str, float] = {}
         if self.validator and (trainer.val_only or (trainer.val_before_train and self.resume_from is None)):
             with timed(metrics, "testing"):
@@ -240,14 +259,22 @@ class PPOTrainer:
 
     def saved_before_end(self, error: NothingToLearn, before: Mapping[str, Any]) -> NothingToLearn:
         """Nothing is left to learn from in this step, perhaps because all prompts are solved: save what was learned."""
+        self.save_unchanged(before)
+        kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
+        return NothingToLearn(f"{error}{kept}")
+
+    def save_unchanged(self, before: Mapping[str, Any]) -> None:
+        """Save the step before this one, which has changed nothing yet but its place in the data."""
         self.experience.load_state_dict(before)
         self.step -= 1
         self.note_saved(wait=True)
         if self.step and self.saved != self.step:
             self.save()
             self.note_saved(wait=True)
-        kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
-        return NothingToLearn(f"{error}{kept}")
+
+    def save_stopped(self) -> None:
+        if self.unsaved is not None and self.config.trainer.save_freq != -1:
+            self.save_unchanged(self.unsaved)
 
     def reads_old_log_probs(self) -> bool:
         """Whether anything asks for log-probs before the update. With one update a step, it computes them itself."""
@@ -308,6 +335,7 @@ class PPOTrainer:
             "experience": self.experience.state_dict(),
             **self.credit.state_dict(),
             "bad_steps": self.bad_updates.in_a_row,
+            "unvalidated": self.unvalidated,
             "run": self.run_facts,
             "config": checkpoint.key_values(self.config),
         }
@@ -366,6 +394,7 @@ class PPOTrainer:
             self.experience.load_state_dict(state["experience"])
             self.credit.load_state_dict(state)
             self.bad_updates.in_a_row |= state["bad_steps"]
+            self.unvalidated = state.get("unvalidated")
 
     def close(self) -> None:
         """End what workers and reward managers started, once the checkpoint being written is complete. A failure rises
@@ -377,7 +406,9 @@ class PPOTrainer:
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]
         ends += [partial(close_within, patience, group) for group in with_ends]
-        ends += [self.reward_fn.close, self.val_reward_fn.close] + [group.shutdown for group in self.groups.values()]
+        ends += [self.save_stopped, self.reward_fn.close, self.val_reward_fn.close] + [
+            group.shutdown for group in self.groups.values()
+        ]
         for end in ends:
             try:
                 end()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
+from burnish.algorithms.signal import signal_metrics
 from burnish.config import PPOConfig
 from burnish.data.augment import AUGMENTED
 from burnish.engine.dump import FOLDER as DUMPS
@@ -84,7 +85,7 @@ def batch_metrics(batch: DataProto, config: PPOConfig, version: int) -> dict[str
             metrics[f"reward/{name}/mean"] = float(np.mean(scores))
     if "entropys" in columns:  # else no pass computed it
         metrics["actor/entropy"] = float(columns["entropys"][columns["response_mask"].bool()].mean())
-    metrics |= agent_metrics(others["agent_metrics"].tolist())
+    metrics |= signal_metrics(columns, others["uid"]) | agent_metrics(others["agent_metrics"].tolist())
     return metrics | off_policy_metrics(batch, version, measured=not config.algorithm.rollout_correction.bypass_mode)
 
 

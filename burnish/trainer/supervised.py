@@ -34,6 +34,7 @@ from burnish.engine.dump import BadSteps, Update, dump_folder
 from burnish.engine.forward import Forward
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
+from burnish.entry.ending import StopRequest
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.literal import print_text
 from burnish.models.device import dtype_on, memory_of, pick_device
@@ -128,19 +129,24 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=dataclasses.asdict(config))
 
     def fit(self) -> dict[str, float]:
-        metrics: dict[str, float] = {}
+        metrics, stop = dict[str, float](), StopRequest()
         with self.tracker, contextlib.ExitStack() as stack:
             stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
             self.begin()
             while self.step < self.total_steps:
-                metrics = self.train_step()
-                if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
-                    metrics |= self.validate(self.val)
+                with stop.delayed():
+                    metrics = self.train_step()
+                    if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
+                        metrics |= self.validate(self.val)
                 self.tracker.log(metrics, self.step)
                 if self.on_step and self.on_step(self.step, metrics, list):
                     self.total_steps = self.step
+                if stop.asked:
+                    self.total_steps = self.step  # the last: it is saved
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):
                     self.save()  # after logging: a run killed in between logs the step again, rather than never
+            if stop.asked:
+                raise KeyboardInterrupt
         return metrics
 
     def begin(self) -> None:

@@ -39,7 +39,7 @@ def backend(tmp_path, terminal, total=80, width=100):
             3,
             80,
             "step:3/80 - critic/score/mean:0.250 - accuracy:0.200 - actor/entropy:1.500"
-            " - response_length/mean:12.5 - perf/throughput:12346 - left:02:34\n",
+            " - actor/grad_norm:1.000 - response_length/mean:12.5 - perf/throughput:12346 - left:02:34\n",
         ),
         ({"train/loss": 1.5}, 3, None, "step:3 - train/loss:1.5000\n"),
         (
@@ -75,7 +75,7 @@ def test_terminal_gets_every_step_once_below_its_headings(tmp_path):
     logger.close()
     rows = [row.split() for row in rows_of(stream.getvalue())]
     headings = [row for row in rows if row[0] == "step"]
-    assert headings == [["step", "reward", "accuracy", "entropy", "length", "tok/s"]] * 2
+    assert headings == [["step", "reward", "accuracy", "entropy", "grad", "length", "tok/s"]] * 2
     assert [i for i, row in enumerate(rows) if row[0] == "step"] == [0, 21]
     assert [(row[0], row[1]) for row in rows if row[0] != "step"] == [(str(k), f"{k / 100:.3f}") for k in range(1, 26)]
     last = stream.getvalue().rsplit("step 25/80", 1)[1]
@@ -85,9 +85,9 @@ def test_terminal_gets_every_step_once_below_its_headings(tmp_path):
     logger.log(METRICS | {"perf/throughput": 1234567.0}, 12345)
     logger.close()
     assert rows_of(stream.getvalue()) == [
-        " step    reward  accuracy   entropy    length     tok/s",
-        "    9     0.250     0.200     1.500      12.5    12,346",
-        "12345     0.250     0.200     1.500      12.5 1,234,567",
+        " step    reward  accuracy   entropy      grad    length     tok/s",
+        "    9     0.250     0.200     1.500     1.000      12.5    12,346",
+        "12345     0.250     0.200     1.500     1.000      12.5 1,234,567",
     ]
     logger, stream = backend(tmp_path, terminal=True)
     for step in (1, 2, 3):

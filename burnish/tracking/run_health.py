@@ -1,0 +1,28 @@
+"""The health of a run that has ended, or that runs elsewhere: the rules over the metrics in its folder."""
+
+from functools import partial
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+
+from burnish.errors import ConfigError
+from burnish.health.watch import Health
+from burnish.tracking.jsonl import METRICS_FILE, newest_samples, read_metrics
+from burnish.tracking.run_folder import CONFIG_FILE
+
+
+def read_health(folder: str | Path) -> Health:
+    """ConfigError where there are no metrics."""
+    path = Path(folder).expanduser()
+    if not (path / METRICS_FILE).is_file():
+        raise ConfigError(
+            f"{folder}: there is no {METRICS_FILE}. Name the folder in trainer.default_local_dir of a run"
+        )
+    try:
+        keys = yaml.safe_load((path / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):  # without it, remedies have no values
+        keys = None
+    health = Health(keys if isinstance(keys, dict) else {}, samples=partial(newest_samples, path / "rollouts"))
+    for metrics in read_metrics(path):
+        health.observe(metrics, int(metrics["step"]))
+    return health
