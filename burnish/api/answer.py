@@ -94,26 +94,20 @@ def evaluate(
     data: Any = None,
     reward: Any = None,
     *,
-    n: int | None = None,
-    temperature: float | None = None,
-    prompt_length: int | None = None,
-    response_length: int | None = None,
     keys: Any = None,
     generation_keys: Any = None,
+    **sampling: Any,
 ) -> Scores:
     """Score responses, as `burnish eval` does: those of `model` to the rows, or without a model those in the rows.
 
     data, reward      as for `burnish.train`
     keys              any other key of `burnish eval`, as a dict or an EvalConfig
-    the rest          as for `burnish.generate`, with its keys in `generation_keys`
+    sampling          as for `burnish.generate`: n, temperature, …; its keys are `generation_keys`
     """
     scored_by = read_reward(reward)
-    sampling: dict[str, Any] = {
-        "n": n, "temperature": temperature, "prompt_length": prompt_length, "response_length": response_length,
-    }  # fmt: skip
     if model is not None:
         data = generate(model, data, **sampling, keys=generation_keys)
-    elif generation_keys or any(value is not None for value in sampling.values()):
+    elif generation_keys or sampling:
         raise ConfigError("evaluate: without model= nothing is generated; give a model, or leave the sampling out")
     given = given_keys(EVAL, keys, [("data", "data.path", data), *scored_by.short])
     with _place(given.get(OUTPUT), "scores.json") as place, scored_by.shared():

@@ -1,7 +1,6 @@
 """`train` and `sft`: rows, a reward and keys → what `burnish ppo` and `burnish sft` do, and a `Run`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,18 @@ from burnish.api.keys import NAME, given_keys, load, run_folder
 from burnish.api.reward import read_reward
 from burnish.api.run import Run, ranked
 from burnish.api.table import Rows
-from burnish.config import PPO, SFT
-from burnish.data.files import describe
+from burnish.config import PPO, SFT, Schema
+from burnish.data.files import Row, describe
 from burnish.errors import ConfigError
 
 BATCH = 32  # prompts of a step at most, where nobody says how many
 BATCH_KEY, TRAIN, VAL = "data.train_batch_size", "data.train_files", "data.val_files"
-MODEL = "actor_rollout_ref.model.path"
 
 
 class Step:
     """A step that is done, as `on_step` sees it."""
 
-    def __init__(self, number: int, metrics: Mapping[str, float], make_samples: Callable[[], list[dict[str, Any]]]):
+    def __init__(self, number: int, metrics: Mapping[str, float], make_samples: Callable[[], list[Row]]):
         self.number, self.metrics = number, dict(metrics)
         self._make_samples = make_samples
         self.stopped = False
@@ -78,7 +76,7 @@ def train(
     on_step           called with the `Step` after each one: its metrics, its samples, and `stop()`
     """
     short = [
-        ("model", MODEL, model),
+        ("model", "actor_rollout_ref.model.path", model),
         ("algorithm", "algorithm.adv_estimator", algorithm),
         ("steps", "trainer.total_training_steps", steps),
         ("n", "actor_rollout_ref.rollout.n", n),
@@ -92,12 +90,7 @@ def train(
         ("val", VAL, val),
     ]
     scored_by = read_reward(reward)
-    short += scored_by.short
-    given = {"algorithm.adv_estimator": "grpo"} | given_keys(PPO, keys, short)
-    folder = run_folder(PPO, given)
-    given |= files_of(given, folder, prompt_row)
-    if BATCH_KEY not in given and TRAIN in given:
-        given[BATCH_KEY] = min(BATCH, sum(describe(file).rows for file in given[TRAIN]))
+    given = {"algorithm.adv_estimator": "grpo"} | job(PPO, keys, [*short, *scored_by.short], prompt_row)
 
     from burnish.trainer import setup
     from burnish.trainer.main_ppo import finish
@@ -150,11 +143,7 @@ def sft(
         ("data", TRAIN, data),
         ("val", VAL, val),
     ]
-    given = given_keys(SFT, keys, short)
-    folder = run_folder(SFT, given)
-    given |= files_of(given, folder, conversation_row)
-    if BATCH_KEY not in given and TRAIN in given:
-        given[BATCH_KEY] = min(BATCH, sum(describe(file).rows for file in given[TRAIN]))
+    given = job(SFT, keys, short, conversation_row)
 
     from burnish.config import finalise_sft
     from burnish.trainer import supervised
@@ -166,26 +155,28 @@ def sft(
     return Run(loaded.config.trainer.default_local_dir)
 
 
-def files_of(
-    given: Mapping[str, Any], folder: Path, to_row: Callable[[dict[str, Any]], dict[str, Any]]
+def job(
+    schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]], to_row: Callable[[Row], Row]
 ) -> dict[str, Any]:
-    """The data keys with files in place of rows."""
-    parts = {TRAIN: "train", VAL: "val"}
-    return {key: to_files(given[key], folder / "data", name, to_row) for key, name in parts.items() if key in given}
+    """The keys of a run, with files in place of rows, and a size of batch that the rows fill."""
+    given = given_keys(schema, keys, short)
+    folder = run_folder(schema, given)
+    for key, name in ((TRAIN, "train"), (VAL, "val")):
+        if key in given:
+            given[key] = to_files(given[key], folder / "data", name, to_row)
+    if TRAIN in given:
+        given.setdefault(BATCH_KEY, min(BATCH, sum(describe(file).rows for file in given[TRAIN])))
+    return given
 
 
 def after_each(on_step: Callback | Sequence[Callback]) -> Any:
-    callbacks = [on_step] if callable(on_step) else list(on_step)
-    return partial(_call_all, callbacks) if callbacks else None
+    """The `OnStep` of the trainers that calls them all."""
+    callbacks = [on_step] if callable(on_step) else on_step
 
+    def call(number: int, metrics: Mapping[str, float], make_samples: Callable[[], list[Row]]) -> bool:
+        step = Step(number, metrics, make_samples)
+        for callback in callbacks:
+            callback(step)
+        return step.stopped
 
-def _call_all(
-    callbacks: Sequence[Callback],
-    number: int,
-    metrics: Mapping[str, float],
-    make_samples: Callable[[], list[dict[str, Any]]],
-) -> bool:
-    step = Step(number, metrics, make_samples)
-    for callback in callbacks:
-        callback(step)
-    return step.stopped
+    return call if callbacks else None

@@ -139,8 +139,9 @@ class SupervisedTrainer(Generic[Config, Example]):
                     if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
                         metrics |= self.validate(self.val)
                 self.tracker.log(metrics, self.step)
-                if self.on_step and self.on_step(self.step, metrics, list):
-                    self.total_steps = self.step
+                with stop.breaks():
+                    if self.on_step and self.on_step(self.step, metrics, list):
+                        self.total_steps = self.step
                 if stop.asked:
                     self.total_steps = self.step  # the last: it is saved
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):

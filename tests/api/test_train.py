@@ -125,11 +125,10 @@ def test_ctrl_c_ends_a_run_with_what_was_saved(tmp_path, monkeypatch):
 
     before = threads()
     with pytest.raises(KeyboardInterrupt) as caught:
-        keys = {"trainer.save_freq": 1}
-        burnish.train(data=ROWS, reward=lambda solution_str: 1.0, steps=3, keys=keys, on_step=interrupt, **SMALL)
+        burnish.train(data=ROWS, reward=lambda solution_str: 1.0, steps=3, on_step=interrupt, **SMALL)
     assert len(caught.traceback) == 2  # this test, and the call
     assert threads() == before
-    assert burnish.Run("outputs/burnish/run-1").model.name == "global_step_1"
+    assert burnish.Run("outputs/burnish/run-1").model.name == "global_step_2"
 
 
 def test_conversations_fine_tune(tmp_path, monkeypatch):
