@@ -1,6 +1,7 @@
 """`train` and `sft`: rows, a reward and keys → what `burnish ppo` and `burnish sft` do, and a `Run`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from burnish.api.keys import NAME, given_keys, load, run_folder
 from burnish.api.reward import read_reward
 from burnish.api.run import Run, ranked
 from burnish.api.table import Rows
-from burnish.config import PPO, SFT, Schema
+from burnish.config import PPO, SFT, Schema, finalise_sft
 from burnish.data.files import Row, describe
 from burnish.errors import ConfigError
+from burnish.trainer.main_ppo import finish
 
 BATCH = 32  # prompts of a step at most, where nobody says how many
 BATCH_KEY, TRAIN, VAL = "data.train_batch_size", "data.train_files", "data.val_files"
@@ -90,19 +92,16 @@ def train(
         ("val", VAL, val),
     ]
     scored_by = read_reward(reward)
-    given = {"algorithm.adv_estimator": "grpo"} | job(PPO, keys, [*short, *scored_by.short], prompt_row)
+    with job(PPO, keys, [*short, *scored_by.short], prompt_row) as given, scored_by.shared():
+        loaded = load(PPO, {"algorithm.adv_estimator": "grpo"} | given)
+        loaded.notices += finish(loaded.config, loaded.explicit) + scored_by.notices
+        if scored_by.objects and loaded.config.trainer.executor == "ray":
+            raise ConfigError(
+                f"reward {', '.join(scored_by.objects)}: a function of this program, and with trainer.executor=ray "
+                "others score; save it in a file, and give its path"
+            )
+        from burnish.trainer import setup  # torch only once the keys are known to be right
 
-    from burnish.trainer import setup
-    from burnish.trainer.main_ppo import finish
-
-    loaded = load(PPO, given)
-    loaded.notices += finish(loaded.config, loaded.explicit) + scored_by.notices
-    if scored_by.objects and loaded.config.trainer.executor == "ray":
-        raise ConfigError(
-            f"reward {', '.join(scored_by.objects)}: a function of this program, and with trainer.executor=ray others "
-            "score; save it in a file, and give its path"
-        )
-    with scored_by.shared():
         setup.run(loaded, after_each(on_step))
     return Run(loaded.config.trainer.default_local_dir, reward)
 
@@ -143,30 +142,29 @@ def sft(
         ("data", TRAIN, data),
         ("val", VAL, val),
     ]
-    given = job(SFT, keys, short, conversation_row)
+    with job(SFT, keys, short, conversation_row) as given:
+        loaded = load(SFT, given)
+        loaded.notices += finalise_sft(loaded.config, loaded.explicit)
+        from burnish.trainer import supervised  # torch, as above
+        from burnish.trainer.sft import NextTokens
 
-    from burnish.config import finalise_sft
-    from burnish.trainer import supervised
-    from burnish.trainer.sft import NextTokens
-
-    loaded = load(SFT, given)
-    loaded.notices += finalise_sft(loaded.config, loaded.explicit)
-    supervised.run(loaded, NextTokens, after_each(on_step))
+        supervised.run(loaded, NextTokens, after_each(on_step))
     return Run(loaded.config.trainer.default_local_dir)
 
 
+@contextmanager
 def job(
     schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]], to_row: Callable[[Row], Row]
-) -> dict[str, Any]:
-    """The keys of a run, with files in place of rows, and a size of batch that the rows fill."""
+) -> Iterator[dict[str, Any]]:
+    """The keys of a run, with files in its folder in place of rows, and a size of batch that the rows fill."""
     given = given_keys(schema, keys, short)
-    folder = run_folder(schema, given)
-    for key, name in ((TRAIN, "train"), (VAL, "val")):
-        if key in given:
-            given[key] = to_files(given[key], folder / "data", name, to_row)
-    if TRAIN in given:
-        given.setdefault(BATCH_KEY, min(BATCH, sum(describe(file).rows for file in given[TRAIN])))
-    return given
+    with run_folder(schema, given) as folder:
+        for key, name in ((TRAIN, "train"), (VAL, "val")):
+            if key in given:
+                given[key] = to_files(given[key], folder / "data", name, to_row)
+        if TRAIN in given:
+            given.setdefault(BATCH_KEY, min(BATCH, sum(describe(file).rows for file in given[TRAIN])))
+        yield given
 
 
 def after_each(on_step: Callback | Sequence[Callback]) -> Any:

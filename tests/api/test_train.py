@@ -159,6 +159,7 @@ def ray_config():
         ({"keys": 3}, ConfigError, "keys is a int; give a dict of keys, or a PPOConfig"),
         ({"keys": ray_config()}, ConfigError, "with trainer.executor=ray others score; save it in a file"),
         ({"model": "no/such-model"}, BurnishError, "no/such-model"),
+        ({"reward": "mbpp"}, ConfigError, "leave it out; this scorer is for rows whose data_source names it"),
         ({"reward": "gsm8"}, ConfigError, "no such scorer; did you mean gsm8k"),
         ({"reward": 3}, ConfigError, "reward is a int; give a function"),
         ({"reward": lambda answer: 1.0}, ConfigError, "it requires answer, which no row can fill"),
@@ -175,6 +176,7 @@ def test_errors_are_one_line_without_frames_of_burnish(tmp_path, monkeypatch, ar
     with pytest.raises(error, match=message) as caught:
         burnish.train(**given)
     assert len(caught.traceback) == 2 and caught.value.__context__ is None
+    assert not list(tmp_path.glob("outputs/burnish/*"))  # a run that did not begin leaves nothing
     (shown,) = caught.value._render_traceback_()  # what IPython shows in place of a traceback
     assert shown == f"burnish: error: {caught.value}"
 
