@@ -222,8 +222,9 @@ class PPOTrainer:
                     self.unvalidated = metrics  # the resumed run validates first
                 else:  # before saving: a resumed run has the lines up to its checkpoint
                     self.tracker.log(metrics, self.step)
-                if self.on_step and self.on_step(self.step, metrics, partial(sample_rows, batch, self.tokenizer)):
-                    self.total_steps = self.step
+                with self.stop.breaks():
+                    if self.on_step and self.on_step(self.step, metrics, partial(sample_rows, batch, self.tokenizer)):
+                        self.total_steps = self.step
                 if self.stop.asked:
                     self.total_steps = self.step  # the last: it is saved
                 saving = {}

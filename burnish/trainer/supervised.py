@@ -152,8 +152,9 @@ class SupervisedTrainer(Generic[Config, Example]):
                         metrics |= self.validate(self.val)
                 self.quality = (True, -metrics["val/loss"]) if "val/loss" in metrics else None
                 self.tracker.log(metrics, self.step)
-                if self.on_step and self.on_step(self.step, metrics, list):
-                    self.total_steps = self.step
+                with stop.breaks():
+                    if self.on_step and self.on_step(self.step, metrics, list):
+                        self.total_steps = self.step
                 if stop.asked:
                     self.total_steps = self.step  # the last: it is saved
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):

@@ -215,6 +215,8 @@ def test_wait_that_is_only_reported_or_has_no_limit_ends_nothing(tmp_path, looke
         assert wait.late_at is None
     with waiting("checkpoint", "", "writing", 60.0, report_only=True) as wait:
         assert not looked(wait)
+    with waits.never_ends(), waiting("worker", "the trainer", "a lock", 60.0) as wait:  # a notebook's process
+        assert not looked(wait)
     monkeypatch.setenv("BURNISH_WATCHDOG", "report")
     with waiting("worker", "the trainer", "a lock", 60.0) as wait:
         assert not looked(wait)
