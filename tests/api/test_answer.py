@@ -15,6 +15,7 @@ LENGTHS = {"prompt_length": 16, "response_length": 8}
 ROWS = [{"prompt": "1+1=?", "answer": "2"}, {"prompt": "200+300=?", "ground_truth": "500"}]
 
 
+@pytest.mark.slow
 def test_calls_of_the_docs_run_one_after_another(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text().partition("## The other commands")[2]

@@ -181,6 +181,7 @@ def test_errors_are_one_line_without_frames_of_burnish(tmp_path, monkeypatch, ar
     assert shown == f"burnish: error: {caught.value}"
 
 
+@pytest.mark.slow
 def test_script_that_is_its_own_reward_file_is_refused(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
