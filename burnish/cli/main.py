@@ -84,7 +84,9 @@ COMMANDS = {
     "show": CliCommand("print samples of a run: turns, masked parts, reward, advantage", "burnish.cli.run_views:show"),
     "plot": CliCommand("draw the curves of runs as a PNG", "burnish.cli.run_views:plot"),
     "compare": CliCommand("compare runs: keys, final values, what is significant", "burnish.cli.run_views:compare"),
-    "doctor": CliCommand("say what is wrong with a run, and what to change", "burnish.cli.runs:doctor"),
+    "doctor": CliCommand(
+        "say what is wrong with a run, or with this machine, and what to change", "burnish.cli.runs:doctor"
+    ),
     "replay": CliCommand("re-run a NaN/Inf update that a run dumped", "burnish.cli.runs:replay"),
     "retriever": RETRIEVER,
     "dashboard": CliCommand("browse runs and trajectories"),

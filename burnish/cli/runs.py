@@ -70,21 +70,34 @@ def print_runs(found: "list[RunStatus]", as_json: bool) -> None:
 DOCTOR = """\
 What is wrong with a run, by rules over its metrics: whether it learned, each finding with its evidence, and what to
 change. Reads the run folder only, of a run that runs, has ended, or was made on another machine. Exit code 0, or 1 if
-a finding says that the run is broken."""
+a finding says that the run is broken. Without a run: what this machine has and lacks (Python, torch, GPUs, memory,
+packages, ports, sandbox), with exit code 1 if something keeps it from training."""
 
 
 def doctor_parser() -> FlagParser:
     p = FlagParser("doctor", DOCTOR, "doctor outputs/burnish/run")
-    p.add_argument("run", metavar="RUN", help="the run folder (trainer.default_local_dir)")
+    p.add_argument("run", nargs="?", metavar="RUN", help="the run folder (trainer.default_local_dir) [this machine]")
+    p.add_argument("--json", action="store_true", help="print JSON, for programs")
     return p
 
 
 def doctor(argv: list[str]) -> int:
     options = doctor_parser().parse_args(argv)
+    if options.run is None:
+        from burnish.cli import machine
+
+        facts = machine.machine_facts()
+        shown = json_text([fact._asdict() for fact in facts], indent=2) if options.json else machine.as_text(facts)
+        print_text(shown)
+        return 1 if any(fact.state == machine.PROBLEM for fact in facts) else 0
     from burnish.tracking.run_health import read_health
 
     health = read_health(options.run)
-    print_text(health.verdict())
+    if options.json:
+        found = [asdict(one) for one in health.current()]
+        print_text(json_text({"verdict": health.verdict().partition("\n")[0], "findings": found}, indent=2))
+    else:
+        print_text(health.verdict())
     return 1 if health.broken() else 0
 
 
