@@ -84,6 +84,7 @@ COMMANDS = {
     "show": CliCommand("print samples of a run: turns, masked parts, reward, advantage", "burnish.cli.run_views:show"),
     "plot": CliCommand("draw the curves of runs as a PNG", "burnish.cli.run_views:plot"),
     "compare": CliCommand("compare runs: keys, final values, what is significant", "burnish.cli.run_views:compare"),
+    "tensorboard": CliCommand("write TensorBoard's event files of a run", "burnish.cli.run_views:tensorboard"),
     "doctor": CliCommand(
         "say what is wrong with a run, or with this machine, and what to change", "burnish.cli.runs:doctor"
     ),

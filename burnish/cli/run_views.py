@@ -88,13 +88,9 @@ def plot(argv: list[str]) -> int:
 
 
 def draw(runs: list[str], out: str | Path, metrics: list[str] | None) -> Path:
-    from burnish.tracking.jsonl import METRICS_FILE
     from burnish.tracking.plot import plot_curve, usual_metrics
 
-    folders = {run: Path(run).expanduser() for run in runs}
-    for run, folder in folders.items():
-        if not (folder / METRICS_FILE).is_file():
-            raise ConfigError(f"{run}: there is no {METRICS_FILE}. Name {RUN}")
+    folders = {run: with_metrics(run) for run in runs}
     names = metrics or usual_metrics(*folders.values())
     title = folders[runs[0]].absolute().name if len(runs) == 1 else f"{len(runs)} runs"
     return plot_curve(folders if len(folders) > 1 else folders[runs[0]], out, title=title, metrics=names)
@@ -127,3 +123,35 @@ def compare(argv: list[str]) -> int:
     if options.out:
         print_text(f"\ncurves: {draw(folders, options.out, options.metric)}")
     return 0
+
+
+def tensorboard_parser() -> FlagParser:
+    p = FlagParser(
+        "tensorboard",
+        "Write the metrics of a run, and a few samples of each step, as event files of TensorBoard: for a run whose "
+        "trainer.logger did not name it.",
+        "tensorboard outputs/burnish/run",
+    )
+    p.add_argument("run", metavar="RUN", help=RUN)
+    p.add_argument("--out", metavar="FOLDER", help="where its folder tensorboard/ is made [the run folder]")
+    return p
+
+
+def tensorboard(argv: list[str]) -> int:
+    options = tensorboard_parser().parse_args(argv)
+    from burnish.tracking.tensorboard import write_events
+
+    run = with_metrics(options.run)
+    out = Path(options.out).expanduser() if options.out else run
+    write_events(run, out)
+    print_text(f"look at them with: tensorboard --logdir {out}")
+    return 0
+
+
+def with_metrics(run: str) -> Path:
+    from burnish.tracking.jsonl import METRICS_FILE
+
+    folder = Path(run).expanduser()
+    if not (folder / METRICS_FILE).is_file():
+        raise ConfigError(f"{run}: there is no {METRICS_FILE}. Name {RUN}")
+    return folder

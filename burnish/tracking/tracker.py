@@ -21,7 +21,7 @@ from burnish.errors import CheckpointError, ConfigError, DataError, install_comm
 from burnish.health.rule import NOTE
 from burnish.health.watch import Health
 from burnish.literal import one_line
-from burnish.tracking.base import Backend, RunFacts
+from burnish.tracking.base import Backend, RunFacts, few_samples
 from burnish.tracking.failure import write_failure
 from burnish.tracking.jsonl import LineFile, newest_samples, read_metrics
 from burnish.tracking.plot import plot_curve, usual_metrics
@@ -145,6 +145,15 @@ class Tracker:
             log.log(logging.INFO if found.newest.severity == NOTE else logging.WARNING, "step %d: %s", step, found)
             self.event("finding", step=step, rule=found.rule, **vars(found.newest))
         self.watchdog.step = step
+
+    def write_rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The samples of a step: all of them for the run folder, a few for loggers of text."""
+        self.start()
+        shown = few_samples(rows)
+        self.folder.write_rollouts(step, rows)
+        for backend in self._backends:
+            with waiting("logger", "the tracker", f"{type(backend).__name__} to take samples", LOGGER_S):
+                backend.log_samples(shown, step)
 
     def event(self, kind: str, **facts: Any) -> None:
         """Write one line to events.jsonl: what happened, when, and the facts. In any thread. Until the folder is the

@@ -327,7 +327,7 @@ class PPOTrainer:
         """What the batch looked like; its samples go to the run folder."""
         every = self.config.trainer.rollout_dump_freq
         if every > 0 and self.step % every == 0:
-            self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
+            self.tracker.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
         return batch_metrics(batch, self.config, self.step - 1)
 
     def save(self) -> None:

@@ -114,6 +114,7 @@ def test_help_files_and_refusals_come_without_torch(tmp_path):
         (runs.runs_parser, "runs", {"folder": "outputs"}),
         (run_views.show_parser, "show", {"step": 10, "worst": True}),
         (run_views.plot_parser, "plot", {"metric": ["critic/score/mean", "response_length/mean"]}),
+        (run_views.tensorboard_parser, "tensorboard", {"run": "outputs/burnish/run"}),
         (run_views.compare_parser, "compare", {"runs": ["outputs/burnish/grpo", "outputs/burnish/rloo"]}),
         (quickstart.parser, "quickstart", {"task": "search", "seeds": [1, 2, 3], "steps": 60}),
     ],

@@ -132,3 +132,17 @@ def test_compare_groups_runs_by_seed_and_says_what_is_significant(tmp_path, caps
 def test_p_value_equals_known_ones():
     assert p_value([1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 3.0, 4.0, 5.0, 6.0]) == pytest.approx(0.3466, abs=1e-4)
     assert p_value([0.0, 1.0], [0.0, 1.0]) == pytest.approx(1.0) and p_value([1.0], [2.0, 3.0]) is None
+
+
+def test_event_files_are_written_afterwards_and_never_twice(tmp_path, capsys):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = write_run(tmp_path / "run", [0.25, 0.5], [(2, [sample()])])
+    assert main(["tensorboard", str(run)]) == 0
+    assert f"tensorboard --logdir {run}" in capsys.readouterr().out
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    assert [(one.step, one.value) for one in events.Scalars("critic/score/mean")] == [(1, 0.25), (2, 0.5)]
+    assert [one.step for one in events.Tensors("samples/0/text_summary")] == [2]
+    assert main(["tensorboard", str(run)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["tensorboard", str(run), "--out", str(tmp_path / "elsewhere")]) == 0
