@@ -81,11 +81,12 @@ def advice(
     planned = f"planned are {gib(needed(memory))} of {gib(room)}: {gib(memory.always)} throughout, plus "
     planned += f"{memory.largest_turn.name}"
     lines = [f"  {_typed(change.keys)}  → {gib(change.peak)}" for change in changes]
+    other = "take LoRA (model.lora_rank), a smaller model or more GPUs"
     if not changes:
-        return f"{planned}. No key is known that needs less; take a smaller model, LoRA (model.lora_rank) or more GPUs"
-    ends = changes[-1].peak <= target
-    head = "It should fit with" if ends else "It needs least, though too much, with"
-    return "\n".join([f"{planned}. {head} these keys, each added to those above it:", *lines])
+        return f"{planned}. No key is known that needs less; {other}"
+    if changes[-1].peak <= target:
+        return "\n".join([f"{planned}. It should fit with these keys, each added to those above it:", *lines])
+    return "\n".join([f"{planned}. These keys need less, each added to those above it, but too much: {other}", *lines])
 
 
 def _half_a_pass(config: PPOConfig, turn: MemoryPhase) -> tuple[str, int] | None:

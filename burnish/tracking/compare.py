@@ -19,7 +19,17 @@ from burnish.tracking.jsonl import read_metrics
 from burnish.tracking.run_folder import read_config
 from burnish.tracking.run_status import find_runs
 
-ALONE = ("seed", "experiment_name", "project_name", "default_local_dir", "logger", "val_only", "resume_mode")
+ALONE = (
+    "seed",
+    "experiment_name",
+    "project_name",
+    "default_local_dir",
+    "rollout_data_dir",
+    "validation_data_dir",
+    "logger",
+    "val_only",
+    "resume_mode",
+)
 SHARE = 0.1  # of the values of a metric, its last ones: the final value
 LEVEL = 0.05
 SHOWN = 60  # characters of a value

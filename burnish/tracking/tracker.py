@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.nearest import nearest
-from burnish.errors import CheckpointError, ConfigError, DataError, install_command
+from burnish.errors import CheckpointError, ConfigError, install_command
 from burnish.health.rule import NOTE
 from burnish.health.watch import Health
 from burnish.literal import one_line
@@ -198,10 +198,13 @@ class Tracker:
 
     def _plot(self) -> None:
         """A picture of the run, where matplotlib is installed and there is something to draw."""
-        if self._logged and is_installed("matplotlib"):
-            with suppress(DataError, FileNotFoundError):
-                names, title = usual_metrics(self.folder.path), self.folder.path.name
-                plot_curve(self.folder.path, self.folder.path / PLOT_FILE, metrics=names, title=title)
+        if not self._logged or not is_installed("matplotlib"):
+            return
+        try:
+            names, title = usual_metrics(self.folder.path), self.folder.path.name
+            plot_curve(self.folder.path, self.folder.path / PLOT_FILE, metrics=names, title=title)
+        except Exception as error:  # noqa: BLE001 - a run that has trained does not fail for its picture
+            log.info("%s was not drawn: %s", PLOT_FILE, error)
 
     def __enter__(self) -> "Tracker":
         self._recording.enter_context(recorded())

@@ -15,8 +15,8 @@ from burnish.tracking.failure import phase_of
 
 
 @contextmanager
-def memory_explained(device: torch.device, advise: Callable[[], str | None], at: str) -> Iterator[None]:
-    """`at`: the phase, where the error does not know it."""
+def memory_explained(kind: str, advise: Callable[[], str | None], at: str) -> Iterator[None]:
+    """`kind` of device (`trainer.device`); `at`: the phase, where the error does not know it."""
     try:
         yield
     except Exception as error:
@@ -26,15 +26,13 @@ def memory_explained(device: torch.device, advise: Callable[[], str | None], at:
         if cause is None:
             raise
         typed = isinstance(cause, OutOfMemory)
-        said = text_of(cause) if typed else f"out of memory, {measured_memory(device)}"
+        said = text_of(cause) if typed else f"out of memory, {measured_memory(pick_device(kind))}"
         raise OutOfMemory(f"{phase_of(error) or at}: {said}; {advise() or 'no plan is known'}") from error
 
 
 def ppo_memory_explained(config: PPOConfig, at: str) -> AbstractContextManager[None]:
-    device = pick_device(config.trainer.device)
-
     def advise() -> str | None:
         facts = {key: read_model_facts(model.path) for key, model in config.models.items()}
-        return advice(config, facts, memory_of(device), needs_of(config), ran_out=True)
+        return advice(config, facts, memory_of(pick_device(config.trainer.device)), needs_of(config), ran_out=True)
 
-    return memory_explained(device, advise, at)
+    return memory_explained(config.trainer.device, advise, at)

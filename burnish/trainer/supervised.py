@@ -144,8 +144,8 @@ class SupervisedTrainer(Generic[Config, Example]):
 
     def fit(self) -> dict[str, float]:
         metrics, stop = dict[str, float](), StopRequest()
-        device = pick_device(self.config.trainer.device)
-        with self.tracker, contextlib.ExitStack() as stack, memory_explained(device, self._less_memory, "training"):
+        explained = memory_explained(self.config.trainer.device, self._less_memory, "training")
+        with self.tracker, contextlib.ExitStack() as stack, explained:
             stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
             self.begin()
             while self.step < self.total_steps:
