@@ -7,7 +7,6 @@ same batch: each works on its share of the rows and has a slice of the weights, 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from burnish.engine.forward import Forward
 from burnish.engine.mesh import Mesh
 from burnish.engine.offload import HostState, activation_offload, moves_state
 from burnish.engine.optim import clip_gradients, learning_rate, make_optimizer
-from burnish.engine.retry import in_smaller_passes
+from burnish.engine.retry import attempts
 from burnish.engine.sharding import local, reshard, shard, slices_of
 from burnish.protocol import DataProto
 
@@ -58,26 +57,15 @@ def infer_rows(
 ) -> dict[str, Tensor]:
     """`infer` of rows that are known by their lengths: `function` takes their numbers. No rows, no tensors."""
     module.eval()
-    if mesh is None:
-        return in_smaller_passes(partial(_infer_rows, module, function, lengths, None), lengths, micro)
-    return _infer_rows(module, function, lengths, mesh, micro)
-
-
-def _infer_rows(
-    module: "PreTrainedModel",
-    function: Callable[[np.ndarray], Mapping[str, Tensor]],
-    lengths: Sequence[int],
-    mesh: Mesh | None,
-    micro: MicroBatch,
-) -> dict[str, Tensor]:
-    whole: dict[str, Tensor] = {}
-    with torch.no_grad():
-        for rows, counts in passes(lengths, micro, mesh):
-            for name, part in function(rows).items():
-                if name not in whole:
-                    whole[name] = torch.zeros(len(lengths), *part.shape[1:], dtype=part.dtype)
-                if counts and (mesh is None or mesh.reports_rows):
-                    whole[name][rows] = part.cpu()
+    for attempt in attempts(lengths, micro, mesh):
+        whole: dict[str, Tensor] = {}
+        with attempt, torch.no_grad():
+            for rows, counts in passes(lengths, attempt.micro, mesh):
+                for name, part in function(rows).items():
+                    if name not in whole:
+                        whole[name] = torch.zeros(len(lengths), *part.shape[1:], dtype=part.dtype)
+                    if counts and (mesh is None or mesh.reports_rows):
+                        whole[name][rows] = part.cpu()
     if mesh is None:
         return whole
     reshard(module)  # what was gathered last would else stay next to the slices, and be used when these have changed
@@ -145,20 +133,17 @@ class Trainable:
         """A mini-batch's `gradients`; returns metrics with `loss`. `loss_fn` gives a micro-batch's share of the loss:
         shares are summed, so a mean is divided by the count of the whole mini-batch, and metrics are tallies."""
         self.module.train()
-        if self.mesh is None:
-            return in_smaller_passes(partial(self._forward_backward, batch, loss_fn), _lengths(batch), micro)
-        return self._forward_backward(batch, loss_fn, micro)
-
-    def _forward_backward(self, batch: DataProto, loss_fn: Loss, micro: MicroBatch) -> dict[str, float]:
-        self._forget_gradients()
-        parts: list[Metrics] = []
-        for rows, counts in passes(_lengths(batch), micro, self.mesh):
-            with activation_offload(self.module, self.device) if self.moves_activations else nullcontext():
-                loss, metrics = loss_fn(batch[rows].to(self.device))
-                (loss if counts else loss * 0).backward()
-            self._collect_gradients()
-            if counts:
-                parts.append({**metrics, "loss": part_of_sum(loss)})
+        for attempt in attempts(_lengths(batch), micro, self.mesh):
+            self._forget_gradients()
+            parts, loss = list[Metrics](), torch.zeros(0)  # what a failed attempt held is let go
+            with attempt:
+                for rows, counts in passes(attempt.lengths, attempt.micro, self.mesh):
+                    with activation_offload(self.module, self.device) if self.moves_activations else nullcontext():
+                        loss, metrics = loss_fn(batch[rows].to(self.device))
+                        (loss if counts else loss * 0).backward()
+                    self._collect_gradients()
+                    if counts:
+                        parts.append({**metrics, "loss": part_of_sum(loss)})
         if self.mesh is not None:
             mine = [on_cpu(part) for part in parts] if self.mesh.reports_rows else []
             parts = [part for of_one in self.mesh.gather(mine) for part in of_one]
