@@ -126,9 +126,10 @@ def register_policy_loss(name: str) -> Callable[[Function], Function]:
                 _LENGTH.reset(token)
             loss, *metrics = result if isinstance(result, tuple | list) else (result,)
             names = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
-            named = (
-                metrics[0] if metrics and isinstance(metrics[0], Mapping) else dict(zip(names, metrics, strict=False))
-            )
+            if metrics and isinstance(metrics[0], Mapping):
+                named = metrics[0]
+            else:
+                named = dict(zip(names, metrics, strict=False))
             tallies = {key: _mean_of_tokens(value, counts.tokens) for key, value in named.items()}
             return loss * _share(config.loss_agg_mode, counts, inputs.counts), tallies
 
@@ -202,13 +203,13 @@ def _advantages(
     config: Any = None,
     **others: Any,
 ) -> Pair:
-    fields = {key: others.pop(key) for key in ("values", "reward_baselines") if key in others}
+    tensors = {key: others.pop(key) for key in ("values", "reward_baselines") if key in others}
     inputs = AdvantageInputs(
         token_level_rewards,
         response_mask,
         uids=np.arange(len(token_level_rewards)) if index is None else np.asarray(index),
         config=replace(section_of(config, AlgorithmConfig), **others),
-        **fields,
+        **tensors,
     )
     with torch.no_grad():
         pair: Pair = advantages.estimator(name)(inputs)
