@@ -10,7 +10,7 @@ configuration key in `burnish/config`.
 
 __version__ = "0.1.0"
 
-_PLACES = {
+_PLACES = {  # name → module, or module:name in it
     "train": "burnish.api.train",
     "sft": "burnish.api.train",
     "generate": "burnish.api.answer",
@@ -21,6 +21,9 @@ _PLACES = {
     "AgentLoopBase": "burnish.agents.base",
     "AgentLoopOutput": "burnish.agents.output",
     "register_agent_loop": "burnish.agents.base",
+    "register_adv_est": "burnish.algorithms.advantages",
+    "register_policy_loss": "burnish.algorithms.losses",
+    "register_reward_manager": "burnish.rewards.managers:register",
     "BaseTool": "burnish.agents.tools",
     "BaseInteraction": "burnish.agents.interactions",
 }
@@ -32,7 +35,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'burnish' has no attribute {name!r}; it has {', '.join(_PLACES)}")
     import importlib
 
-    return getattr(importlib.import_module(_PLACES[name]), name)
+    module, _, attribute = _PLACES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)
 
 
 def __dir__() -> list[str]:

@@ -124,6 +124,9 @@ class Wait:
         if self.deadline is not None and self.late_at is None and ran() >= self.deadline:
             self.report()
         _waits.pop(id(self), None)
+        if self.kind != "disk" and log.isEnabledFor(logging.DEBUG):  # of those, writing this very line may be one
+            failed, its = ("", "") if error is None else (type(error).__name__, error)
+            log.debug("%s: %s: %.3f s %s %s", self.kind, self, self.age, failed, its)
 
     def overdue(self, *, until_written: bool = False) -> str:
         """It is past its deadline and ends itself now: have the stacks written. Returns the file, or "" without one;

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import burnish
 from burnish.rollout import ENGINES
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +36,7 @@ ONLY_IN = {
     "sglang": ("rollout/sglang/host.py", "rollout/sglang/worker.py"),
     "wandb": ("tracking/wandb.py",),
     "mlflow": ("tracking/mlflow.py",),
+    "trackio": ("tracking/trackio.py",),
     "peft": ("models/adapters.py", "models/lora.py"),
     "mcp": ("agents/tools/mcp_session.py",),
     "faiss": ("search/dense.py",),
@@ -116,6 +118,10 @@ def test_every_name_of_the_package_is_there_and_none_is_imported_before_it_is_us
         "assert burnish.train.__module__ == 'burnish.api.train' and 'torch' not in sys.modules\n"
         "assert [getattr(burnish, name) for name in dir(burnish)]\n"
     )
+    stub = (SOURCE / "__init__.pyi").read_text()
+    assert set(
+        re.findall(r"^(?:from \S+ import \w+ as )?([a-zA-Z]\w+|__version__)(?: = .*|: str|)$", stub, re.M)
+    ) == set(burnish.__all__)
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -50,15 +50,15 @@ def generate(
     output            data.output_path: a parquet file that keeps them; an interrupted call resumes from it
     keys              any other key of `burnish generate`, as a dict or a GenerationConfig
     """
-    short = {
-        "model": ("model.path", model),
-        "data": ("data.path", data),
-        "n": ("data.n_samples", n),
-        "temperature": ("rollout.temperature", temperature),
-        "prompt_length": ("rollout.prompt_length", prompt_length),
-        "response_length": ("rollout.response_length", response_length),
-        "output": (OUTPUT, output),
-    }
+    short = [
+        ("model", "model.path", model),
+        ("data", "data.path", data),
+        ("n", "data.n_samples", n),
+        ("temperature", "rollout.temperature", temperature),
+        ("prompt_length", "rollout.prompt_length", prompt_length),
+        ("response_length", "rollout.response_length", response_length),
+        ("output", OUTPUT, output),
+    ]
     given = given_keys(GENERATION, keys, short)
     with _place(given.get(OUTPUT)) as place:
         given[OUTPUT] = str(place)
@@ -94,29 +94,22 @@ def evaluate(
     data: Any = None,
     reward: Any = None,
     *,
-    n: int | None = None,
-    temperature: float | None = None,
-    prompt_length: int | None = None,
-    response_length: int | None = None,
     keys: Any = None,
     generation_keys: Any = None,
+    **sampling: Any,
 ) -> Scores:
     """Score responses, as `burnish eval` does: those of `model` to the rows, or without a model those in the rows.
 
     data, reward      as for `burnish.train`
     keys              any other key of `burnish eval`, as a dict or an EvalConfig
-    the rest          as for `burnish.generate`, with its keys in `generation_keys`
+    sampling          as for `burnish.generate`: n, temperature, …; its keys are `generation_keys`
     """
     scored_by = read_reward(reward)
-    sampling: dict[str, Any] = {
-        "n": n, "temperature": temperature, "prompt_length": prompt_length, "response_length": response_length,
-    }  # fmt: skip
     if model is not None:
         data = generate(model, data, **sampling, keys=generation_keys)
-    elif generation_keys or any(value is not None for value in sampling.values()):
+    elif generation_keys or sampling:
         raise ConfigError("evaluate: without model= nothing is generated; give a model, or leave the sampling out")
-    short = {"data": ("data.path", data)} | {key: (key, value) for key, value in scored_by.keys.items()}
-    given = given_keys(EVAL, keys, short)
+    given = given_keys(EVAL, keys, [("data", "data.path", data), *scored_by.short])
     with _place(given.get(OUTPUT), "scores.json") as place, scored_by.shared():
         given[OUTPUT] = str(place)
         if "data.path" in given:

@@ -39,6 +39,8 @@ def public(function: Callable[P, T]) -> Callable[P, T]:
             if log.isEnabledFor(logging.DEBUG):
                 raise
             raise _alone(error) from None
+        except SystemExit as exited:  # which would end the caller's program
+            raise (user_code.exit_error(exited) or exited) from None
         finally:
             release_memory()
 

@@ -97,4 +97,5 @@ def conversation_row(row: Row) -> Row:
     answer = next((name for name in RESPONSES if name in row), None)
     if "messages" in row or "prompt" not in row or answer is None:
         return row
-    return {"messages": [*to_messages(row["prompt"]), {"role": "assistant", "content": row[answer]}]}
+    others = {name: value for name, value in row.items() if name not in ("prompt", answer)}
+    return {**others, "messages": [*to_messages(row["prompt"]), {"role": "assistant", "content": row[answer]}]}

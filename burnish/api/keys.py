@@ -1,6 +1,9 @@
 """Short names and `keys=` → the keys that a command is given, and the configuration of them."""
 
-from collections.abc import Mapping
+import itertools
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +11,14 @@ from burnish.config.build import Config, Loaded, build, flatten
 from burnish.config.key import keys_of, read
 from burnish.config.load import Schema
 from burnish.errors import ConfigError
+from burnish.tracking.run_folder import CONFIG_FILE
 
 PROJECT, NAME, FOLDER = "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir"
 
 
-def given_keys(schema: Schema[Any], keys: Any, short: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+def given_keys(schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]]) -> dict[str, Any]:
     """All keys that were set, by dotted name. `keys` is a dict, or a configuration of `schema`, of which what is not
-    at its default counts; `short` has key and value of each short name (None: not given)."""
+    at its default counts; `short` has each short name, its key, and its value (None: not given)."""
     known = keys_of(schema.root)
     if isinstance(keys, schema.root):
         pairs = ((name, read(keys, name), key.default) for name, key in known.items())
@@ -24,7 +28,7 @@ def given_keys(schema: Schema[Any], keys: Any, short: Mapping[str, tuple[str, An
     else:
         what = f"a dict of keys, or a {schema.root.__name__}"
         raise ConfigError(f"keys is a {type(keys).__name__}; give {what}")
-    for name, (key, value) in short.items():
+    for name, key, value in short:
         if value is None:
             continue
         if key in given:
@@ -37,23 +41,29 @@ def load(schema: Schema[Config], given: Mapping[str, Any]) -> Loaded[Config]:
     return build(given, schema.root, schema.aliases, frozenset(given))
 
 
-def run_folder(schema: Schema[Any], given: dict[str, Any]) -> Path:
-    """Where a run is; one without a name gets a folder that no other has."""
+@contextmanager
+def run_folder(schema: Schema[Any], given: dict[str, Any]) -> Iterator[Path]:
+    """Where a run is. One without a name gets a folder that no other has, which goes again where it does not begin."""
     if given.get(FOLDER):
-        return Path(given[FOLDER]).expanduser()
+        yield Path(given[FOLDER]).expanduser()
+        return
     trainer = schema.root().trainer
     project = Path("outputs") / given.get(PROJECT, trainer.project_name)
     if NAME in given:
-        return project / given[NAME]
-    number = 1
-    while True:
-        name = f"{trainer.experiment_name}-{number}"
+        yield project / given[NAME]
+        return
+    for number in itertools.count(1):
+        given[NAME] = f"{trainer.experiment_name}-{number}"
         try:
-            (project / name).mkdir(parents=True)
+            (folder := project / given[NAME]).mkdir(parents=True)
+            break
         except FileExistsError:
-            number += 1
             continue
         except OSError as error:
-            raise ConfigError(f"cannot make the run folder {project / name}: {error.strerror}; set name=") from error
-        given[NAME] = name
-        return project / name
+            raise ConfigError(f"cannot make a run folder in {project}: {error.strerror}; work elsewhere") from error
+    try:
+        yield folder
+    except BaseException:
+        if not (folder / CONFIG_FILE).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -6,19 +6,19 @@ reward="gsm8k"                                        a scorer, or a data source
 reward={"right": right, "short": (short, 0.2)}        the weighted sum of several, each with a curve; also a list
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, DataError
 from burnish.rewards import function
 from burnish.rewards.contract import HERE
-from burnish.rewards.routing import SCORERS
+from burnish.rewards.routing import SCORERS, scorer_for
 from burnish.user_code import nearest
 
 SECTION = "custom_reward_function"
@@ -28,6 +28,11 @@ SECTION = "custom_reward_function"
 class Reward:
     keys: dict[str, Any] = field(default_factory=dict)
     objects: dict[str, Callable[..., Any]] = field(default_factory=dict)  # by name
+
+    @property
+    def short(self) -> list[tuple[str, str, Any]]:
+        """As `given_keys` takes them."""
+        return [("reward", key, value) for key, value in self.keys.items()]
 
     @property
     def notices(self) -> list[str]:
@@ -66,11 +71,11 @@ def _several(reward: Any, objects: dict[str, Any]) -> Iterator[tuple[str, dict[s
     taken = set[str]()
     for name, item in pairs:
         one, weight = item if isinstance(item, tuple) and len(item) == 2 else (item, 1.0)
-        name = str(name or (_name(one) if callable(one) else Path(str(one).rpartition(":")[2]).stem))
+        place = dict(one) if isinstance(one, Mapping) else _place(one, str(name or _name(one)), objects)
+        name = str(name or place.get("name") or re.split(r"[/.]", place.get("path", "").removesuffix(".py"))[-1])
         if name in taken:
             raise ConfigError(f"reward: two functions are called {name}; give a dict that names them")
         taken.add(name)
-        place = dict(one) if isinstance(one, Mapping) else _place(one, name, objects)
         yield name, {"weight": weight, **place}
 
 
@@ -92,12 +97,14 @@ def _by_text(text: str) -> dict[str, Any]:
     path, _, name = text.rpartition(":") if ":" in text else (text, "", "")
     if path.endswith(".py") or Path(path).expanduser().is_file():
         return {"path": path} | ({"name": name} if name else {})
-    for scorer in SCORERS:
-        if text == scorer.name or any(fnmatchcase(text, source) for source in scorer.sources):
-            return {"path": scorer.module.__name__}
+    names = {scorer.name: scorer for scorer in SCORERS}
+    with suppress(DataError):
+        scorer = names.get(text) or scorer_for(text)
+        if scorer.runs == "sandbox":
+            raise ConfigError(f"reward={text!r}: leave it out; this scorer is for rows whose data_source names it")
+        return {"path": scorer.module.__name__}
     if "." in path:
         return {"path": path} | ({"name": name} if name else {})
-    names = [scorer.name for scorer in SCORERS]
     raise ConfigError(
         f"reward={text!r}: no such scorer{nearest(text, names)} (there are {', '.join(names)}); give a function of "
         "your own as it is, or as my_reward.py:name"

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 from burnish.api.table import Metrics, Rows
 from burnish.errors import ConfigError, DataError
 from burnish.models.folder import newest_checkpoint
-from burnish.tracking.console import COLUMNS
 from burnish.tracking.jsonl import METRICS_FILE, read_lines, read_metrics
 from burnish.tracking.plot import REWARD, plot_curve
 from burnish.tracking.run_folder import CONFIG_FILE
 
 if TYPE_CHECKING:
     from burnish.api.answer import Scores
-
-CURVE = "reward/"  # metrics of one of several functions
 
 
 class Picture:
@@ -51,15 +48,7 @@ class Run:
 
     @property
     def metrics(self) -> Metrics:
-        there = (self.folder / METRICS_FILE).is_file()
-        records = read_metrics(self.folder) if there else []
-        names = {name for record in records for name in record}
-        shown = {
-            column.heading: name
-            for column in COLUMNS
-            if (name := next((n for n in column.metrics if n in names), None))
-        }
-        return Metrics(records, shown)
+        return Metrics(read_metrics(self.folder) if (self.folder / METRICS_FILE).is_file() else [])
 
     @property
     def step(self) -> int:
@@ -80,19 +69,17 @@ class Run:
         """The samples of a step (the newest), by score where only the worst or best are wanted."""
         folder = self.folder / ("validation" if validation else "rollouts")
         steps = sorted(int(file.stem) for file in folder.glob("*.jsonl") if file.stem.isdecimal())
-        if not steps or step not in (None, *steps):
+        wanted = steps[-1] if step is None and steps else step
+        if wanted not in steps:
             there = f"there are {steps[0]} to {steps[-1]}" if steps else "there are none (trainer.rollout_dump_freq)"
-            raise DataError(
-                f"no samples of step {step} in {folder}; {there}" if step is not None else f"{folder}: {there}"
-            )
-        return ranked(read_lines(folder / f"{steps[-1] if step is None else step}.jsonl"), worst, best)
+            raise DataError(f"no samples of {'any step' if wanted is None else f'step {wanted}'} in {folder}; {there}")
+        return ranked(read_lines(folder / f"{wanted}.jsonl"), worst, best)
 
     def plot(self, *metrics: str) -> Picture:
         """The curves of some metrics: by default the reward, and that of each function where there are several."""
         table = self.metrics
-        names = metrics or (REWARD, *(name for name in table if name.startswith(CURVE) and name.count("/") == 2))
-        if not metrics and REWARD not in table:
-            names = tuple(name for name in ("train/loss", "val/loss") if name in table)
+        usual = [name for name in (REWARD, "train/loss", "val/loss", *table.curves) if name in table]
+        names = metrics or usual or [REWARD]
         return Picture(plot_curve(self.folder, self.folder / "plot.png", metrics=names, title=self.folder.name))
 
     def evaluate(self, data: Any, reward: Any = None, **options: Any) -> "Scores":

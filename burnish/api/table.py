@@ -2,11 +2,13 @@
 
 import html
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from burnish.errors import UserError
 from burnish.literal import one_line
+from burnish.tracking.console import COLUMNS
 
 SHOWN_ROWS, SHOWN_TEXT = 20, 60
 WIDE_TEXT = 400  # characters of a cell in a notebook
@@ -42,20 +44,23 @@ class Table:
             import pandas  # type: ignore[import-untyped]
         except ImportError as error:
             raise UserError("to_pandas() needs the package pandas; install it with pip install pandas") from error
-        return pandas.DataFrame(self._frame())
-
-    def _frame(self) -> Any:
-        raise NotImplementedError
+        return pandas.DataFrame(dict(self) if isinstance(self, Mapping) else list(self))  # type: ignore[call-overload]
 
 
 class Metrics(Table, Mapping[str, list[float]]):
     """Columns of metrics, one value per logged step (NaN: the step has none): `metrics["critic/score/mean"]`."""
 
-    def __init__(self, records: Sequence[Mapping[str, float]], shown: Mapping[str, str]):
-        self._records = list(records)
-        self._names = list(dict.fromkeys(["step", *(name for record in self._records for name in record)]))
-        self._shown = {head: name for head, name in shown.items() if name in self._names}
-        self.note = f"{len(self)} columns, {len(self._records)} rows; list(metrics) names them"
+    def __init__(self, records: Sequence[Mapping[str, float]]):
+        self._records = records
+        self._names = dict.fromkeys(["step", *(name for record in records for name in record)], math.nan)
+        shown = {column.heading: name for column in COLUMNS if (name := column.metric(self._names))}
+        self._shown = {"step": "step"} | shown | {name.split("/")[1]: name for name in self.curves}
+        self.note = f"{len(self)} columns, {len(records)} rows; list(metrics) names them"
+
+    @property
+    def curves(self) -> list[str]:
+        """The means of several reward functions, one of each."""
+        return [name for name in self._names if re.fullmatch("reward/[^/]+/mean", name)]
 
     def __getitem__(self, name: str) -> list[float]:
         if name not in self._names:
@@ -69,14 +74,10 @@ class Metrics(Table, Mapping[str, list[float]]):
         return len(self._names)
 
     def heads(self) -> list[str]:
-        return ["step", *self._shown]
+        return list(self._shown)
 
     def cells(self) -> list[list[Any]]:
-        names = ["step", *self._shown.values()]
-        return [[record.get(name) for name in names] for record in self._records[-SHOWN_ROWS:]]
-
-    def _frame(self) -> Any:
-        return dict(self)
+        return [[record.get(name) for name in self._shown.values()] for record in self._records[-SHOWN_ROWS:]]
 
 
 class Rows(Table, list[dict[str, Any]]):
@@ -98,16 +99,8 @@ class Rows(Table, list[dict[str, Any]]):
         columns = dict.fromkeys(name for row in self for name in row)
         return f"{len(self)} rows; columns: {', '.join(columns)}"
 
-    def _frame(self) -> Any:
-        return list(self)
-
 
 def _text(value: Any, most: int) -> str:
-    if isinstance(value, float):
-        text = "" if math.isnan(value) else f"{value:.4g}"
-    elif value is None:
-        text = ""
-    else:
-        text = str(value)
-    text = one_line(text)
+    is_empty = value is None or (isinstance(value, float) and math.isnan(value))
+    text = "" if is_empty else one_line(f"{value:.4g}" if isinstance(value, float) else str(value))
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,7 +1,7 @@
 """`train` and `sft`: rows, a reward and keys → what `burnish ppo` and `burnish sft` do, and a `Run`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,19 @@ from burnish.api.keys import NAME, given_keys, load, run_folder
 from burnish.api.reward import read_reward
 from burnish.api.run import Run, ranked
 from burnish.api.table import Rows
-from burnish.config import PPO, SFT
-from burnish.data.files import describe
+from burnish.config import PPO, SFT, Schema, finalise_sft
+from burnish.data.files import Row, describe
 from burnish.errors import ConfigError
+from burnish.trainer.main_ppo import finish
 
 BATCH = 32  # prompts of a step at most, where nobody says how many
 BATCH_KEY, TRAIN, VAL = "data.train_batch_size", "data.train_files", "data.val_files"
-MODEL = "actor_rollout_ref.model.path"
 
 
 class Step:
     """A step that is done, as `on_step` sees it."""
 
-    def __init__(self, number: int, metrics: Mapping[str, float], make_samples: Callable[[], list[dict[str, Any]]]):
+    def __init__(self, number: int, metrics: Mapping[str, float], make_samples: Callable[[], list[Row]]):
         self.number, self.metrics = number, dict(metrics)
         self._make_samples = make_samples
         self.stopped = False
@@ -77,39 +77,31 @@ def train(
     keys              any other key of `burnish ppo`: {"actor_rollout_ref.actor.ppo_epochs": 2}, or a PPOConfig
     on_step           called with the `Step` after each one: its metrics, its samples, and `stop()`
     """
-    short = {
-        "model": (MODEL, model),
-        "algorithm": ("algorithm.adv_estimator", algorithm),
-        "steps": ("trainer.total_training_steps", steps),
-        "n": ("actor_rollout_ref.rollout.n", n),
-        "lr": ("actor_rollout_ref.actor.optim.lr", lr),
-        "batch_size": (BATCH_KEY, batch_size),
-        "prompt_length": ("data.max_prompt_length", prompt_length),
-        "response_length": ("data.max_response_length", response_length),
-        "temperature": ("actor_rollout_ref.rollout.temperature", temperature),
-        "name": (NAME, name),
-        "data": (TRAIN, data),
-        "val": (VAL, val),
-    }
+    short = [
+        ("model", "actor_rollout_ref.model.path", model),
+        ("algorithm", "algorithm.adv_estimator", algorithm),
+        ("steps", "trainer.total_training_steps", steps),
+        ("n", "actor_rollout_ref.rollout.n", n),
+        ("lr", "actor_rollout_ref.actor.optim.lr", lr),
+        ("batch_size", BATCH_KEY, batch_size),
+        ("prompt_length", "data.max_prompt_length", prompt_length),
+        ("response_length", "data.max_response_length", response_length),
+        ("temperature", "actor_rollout_ref.rollout.temperature", temperature),
+        ("name", NAME, name),
+        ("data", TRAIN, data),
+        ("val", VAL, val),
+    ]
     scored_by = read_reward(reward)
-    short |= {key: (key, value) for key, value in scored_by.keys.items()}
-    given = {"algorithm.adv_estimator": "grpo"} | given_keys(PPO, keys, short)
-    folder = run_folder(PPO, given)
-    given |= files_of(given, folder, prompt_row)
-    if BATCH_KEY not in given and TRAIN in given:
-        given[BATCH_KEY] = min(BATCH, sum(describe(file).rows for file in given[TRAIN]))
+    with job(PPO, keys, [*short, *scored_by.short], prompt_row) as given, scored_by.shared():
+        loaded = load(PPO, {"algorithm.adv_estimator": "grpo"} | given)
+        loaded.notices += finish(loaded.config, loaded.explicit) + scored_by.notices
+        if scored_by.objects and loaded.config.trainer.executor == "ray":
+            raise ConfigError(
+                f"reward {', '.join(scored_by.objects)}: a function of this program, and with trainer.executor=ray "
+                "others score; save it in a file, and give its path"
+            )
+        from burnish.trainer import setup  # torch only once the keys are known to be right
 
-    from burnish.trainer import setup
-    from burnish.trainer.main_ppo import finish
-
-    loaded = load(PPO, given)
-    loaded.notices += finish(loaded.config, loaded.explicit) + scored_by.notices
-    if scored_by.objects and loaded.config.trainer.executor == "ray":
-        raise ConfigError(
-            f"reward {', '.join(scored_by.objects)}: a function of this program, and with trainer.executor=ray others "
-            "score; save it in a file, and give its path"
-        )
-    with scored_by.shared():
         setup.run(loaded, after_each(on_step))
     return Run(loaded.config.trainer.default_local_dir, reward)
 
@@ -139,53 +131,50 @@ def sft(
     max_length   data.max_length, tokens of a conversation
     name, keys (an SFTConfig), on_step   as for `train`
     """
-    short = {
-        "model": ("model.path", model),
-        "steps": ("trainer.total_training_steps", steps),
-        "epochs": ("trainer.total_epochs", epochs),
-        "lr": ("optim.lr", lr),
-        "batch_size": (BATCH_KEY, batch_size),
-        "max_length": ("data.max_length", max_length),
-        "name": (NAME, name),
-        "data": (TRAIN, data),
-        "val": (VAL, val),
-    }
-    given = given_keys(SFT, keys, short)
-    folder = run_folder(SFT, given)
-    given |= files_of(given, folder, conversation_row)
-    if BATCH_KEY not in given and TRAIN in given:
-        given[BATCH_KEY] = min(BATCH, sum(describe(file).rows for file in given[TRAIN]))
+    short = [
+        ("model", "model.path", model),
+        ("steps", "trainer.total_training_steps", steps),
+        ("epochs", "trainer.total_epochs", epochs),
+        ("lr", "optim.lr", lr),
+        ("batch_size", BATCH_KEY, batch_size),
+        ("max_length", "data.max_length", max_length),
+        ("name", NAME, name),
+        ("data", TRAIN, data),
+        ("val", VAL, val),
+    ]
+    with job(SFT, keys, short, conversation_row) as given:
+        loaded = load(SFT, given)
+        loaded.notices += finalise_sft(loaded.config, loaded.explicit)
+        from burnish.trainer import supervised  # torch, as above
+        from burnish.trainer.sft import NextTokens
 
-    from burnish.config import finalise_sft
-    from burnish.trainer import supervised
-    from burnish.trainer.sft import NextTokens
-
-    loaded = load(SFT, given)
-    loaded.notices += finalise_sft(loaded.config, loaded.explicit)
-    supervised.run(loaded, NextTokens, after_each(on_step))
+        supervised.run(loaded, NextTokens, after_each(on_step))
     return Run(loaded.config.trainer.default_local_dir)
 
 
-def files_of(
-    given: Mapping[str, Any], folder: Path, to_row: Callable[[dict[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
-    """The data keys with files in place of rows."""
-    parts = {TRAIN: "train", VAL: "val"}
-    return {key: to_files(given[key], folder / "data", name, to_row) for key, name in parts.items() if key in given}
+@contextmanager
+def job(
+    schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]], to_row: Callable[[Row], Row]
+) -> Iterator[dict[str, Any]]:
+    """The keys of a run, with files in its folder in place of rows, and a size of batch that the rows fill."""
+    given = given_keys(schema, keys, short)
+    with run_folder(schema, given) as folder:
+        for key, name in ((TRAIN, "train"), (VAL, "val")):
+            if key in given:
+                given[key] = to_files(given[key], folder / "data", name, to_row)
+        if TRAIN in given:
+            given.setdefault(BATCH_KEY, min(BATCH, sum(describe(file).rows for file in given[TRAIN])))
+        yield given
 
 
 def after_each(on_step: Callback | Sequence[Callback]) -> Any:
-    callbacks = [on_step] if callable(on_step) else list(on_step)
-    return partial(_call_all, callbacks) if callbacks else None
+    """The `OnStep` of the trainers that calls them all."""
+    callbacks = [on_step] if callable(on_step) else on_step
 
+    def call(number: int, metrics: Mapping[str, float], make_samples: Callable[[], list[Row]]) -> bool:
+        step = Step(number, metrics, make_samples)
+        for callback in callbacks:
+            callback(step)
+        return step.stopped
 
-def _call_all(
-    callbacks: Sequence[Callback],
-    number: int,
-    metrics: Mapping[str, float],
-    make_samples: Callable[[], list[dict[str, Any]]],
-) -> bool:
-    step = Step(number, metrics, make_samples)
-    for callback in callbacks:
-        callback(step)
-    return step.stopped
+    return call if callbacks else None

@@ -66,7 +66,7 @@ def _column(side: str) -> dict[str, str | Rewrite]:
 
 
 def _under(old: str, new: str, names: str) -> dict[str, str | Rewrite]:
-    return {f"{old}.{name}": f"{new}.{name}".lstrip(".") for name in names.split()}
+    return {f"{old}.{name}".lstrip("."): f"{new}.{name}".lstrip(".") for name in names.split()}
 
 
 def _keys(old: str, new: str, section: type) -> dict[str, str | Rewrite]:
@@ -78,8 +78,8 @@ ALIASES: dict[str, str | Rewrite] = {
     "algorithm.kl_penalty": _kl_penalty,
     "algorithm.use_pf_ppo": "algorithm.pf_ppo.enable",
     f"{ROLLOUT}.agent_loop": _agent_loop,
-    "tool_config_path": f"{MULTI_TURN}.tool_config_path",
-    "data.tool_config_path": f"{MULTI_TURN}.tool_config_path",
+    **_under("data", MULTI_TURN, "tool_config_path function_tool_path"),
+    **_under("", MULTI_TURN, "tool_config_path function_tool_path"),
     "tool_config.max_tool_calls": f"{MULTI_TURN}.max_tool_calls",
     "tool_config.timeout": f"{MULTI_TURN}.tool_timeout",
     f"{MULTI_TURN}.max_turns": f"{MULTI_TURN}.max_assistant_turns",
@@ -98,11 +98,9 @@ ALIASES: dict[str, str | Rewrite] = {
     "reward.reward_model.model_path": "reward_model.model.path",
     **_keys("reward.custom_reward_function", "custom_reward_function", CustomRewardFunctionConfig),
     **_keys("reward.reward_manager", "reward_manager", RewardManagerConfig),
-    **{
-        name: target
-        for old in ("reward_model.", "reward.", "")
-        for name, target in _under(f"{old}sandbox_fusion", "reward_model.sandbox", SANDBOX).items()
-    },
+    **_under("reward_model.sandbox_fusion", "reward_model.sandbox", SANDBOX),
+    **_under("reward.sandbox_fusion", "reward_model.sandbox", SANDBOX),
+    **_under("sandbox_fusion", "reward_model.sandbox", SANDBOX),
     **_keys("reward_model.overlong_buffer", "algorithm.overlong_buffer", OverlongBufferConfig),
     **_keys("reward_model.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
     **_keys("reward.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
@@ -144,19 +142,18 @@ SFT_ALIASES: dict[str, str | Rewrite] = {
 
 GENERATION_ALIASES: dict[str, str | Rewrite] = {
     "rollout.log_prob_micro_batch_size": "rollout.log_prob_micro_batch_size_per_gpu",
-    "ray_kwargs.ray_init": "ray_init",
+    "ray_kwargs": "ray_init",
 }
 
 EVAL_ALIASES: dict[str, str | Rewrite] = {
     **_keys("reward.custom_reward_function", "custom_reward_function", CustomRewardFunctionConfig),
     **_under("sandbox_fusion", "reward_model.sandbox", SANDBOX),
-    "ray_kwargs.ray_init": "ray_init",
+    "ray_kwargs": "ray_init",
 }
 
 UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what to use instead
     "*.fsdp_config.grad_offload": "gradients live as long as one update and move with their weights; "
     "use fsdp_config.param_offload or fsdp_config.optimizer_offload",
-    "*.fsdp_config.wrap_policy*": "every decoder layer is sharded separately; remove the key",
     "*.fsdp_config.use_orig_params": "weights always keep their own names and shapes; remove the key",
     "*.checkpoint.contents": "what is written and what is read are two keys; "
     "use checkpoint.save_contents and checkpoint.load_contents",

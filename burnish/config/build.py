@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Config = TypeVar("Config", bound=Any)
 NO_EFFECT = "no effect: "
 TARGET, NO_TARGET = "_target_", "the sections of burnish have their classes"
-OFF = "they are switched off, and burnish has none of it"
+OFF = "they are off, and burnish has none of it"
 
 
 @dataclass

@@ -4,6 +4,8 @@
 """
 
 import inspect
+import logging
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,8 @@ import torch
 from burnish.errors import BurnishError, WorkerError, text_of
 from burnish.loop_thread import LoopThread
 from burnish.models.device import pick_device
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,11 @@ class Worker:
 def typed_failures(worker_class: type, method: str, place: WorkerPlace) -> Iterator[None]:
     """The one boundary at which a worker's failures become typed; every executor calls methods inside it. A
     BurnishError rises as it is; anything else as a WorkerError that names the place."""
+    began = time.perf_counter()
+    log.debug("%s.%s begins", worker_class.__name__, method)
     try:
         yield
+        log.debug("%s.%s: %.3f s", worker_class.__name__, method, time.perf_counter() - began)
     except BurnishError:
         raise
     except Exception as error:

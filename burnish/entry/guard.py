@@ -10,11 +10,13 @@
 """
 
 import io
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable
 
+from burnish import __version__
 from burnish.errors import BurnishError, UserError, text_of
 from burnish.literal import print_text
 from burnish.tracking.logs import configure_logging
@@ -40,6 +42,8 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
 def _guarded(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
     try:
         configure_logging()
+        versions = __version__, sys.version.split()[0]
+        logging.getLogger(__name__).debug("burnish %s, Python %s, in %s", *versions, os.getcwd())
         return command(argv) or 0
     except BurnishError as error:
         if DEBUG in argv:

@@ -38,18 +38,20 @@ class ScoringThread:
         self.required: frozenset[str] = frozenset()
 
     async def ask(self, requests: Sequence[ScoreRequest], timeout: float, wanted: str) -> list[dict[str, Any]]:
-        """An answer per request; `wanted` is what a time-out did not bring. ScoringFailed: it took too long."""
+        """An answer per request; `wanted` is what a time-out did not bring. ScoringFailed: it failed or is late."""
         function = await self.started()
         self.busy += 1
         try:
             with waiting("reward", "", f"a call of {self._spec.label}", timeout, report_only=True):
-                if function.concurrent:
-                    return await self._in_loop(function, requests, timeout)
-                return await self._in_thread(function, requests, timeout)
+                call = self._in_loop if function.concurrent else self._in_thread
+                answers = await call(function, requests, timeout)
         except TimeoutError:
             raise ScoringFailed(f"timed out: no {wanted}") from None
         finally:
             self.busy -= 1
+        if all("error" in answer for answer in answers):
+            raise ScoringFailed(answers[0]["error"])
+        return answers
 
     async def started(self) -> ScoreFunction | WeightedSum:
         if self._function is None:

@@ -9,6 +9,7 @@ of a few processes, each of which supervises many programs. Only what is scored 
 import asyncio
 import dataclasses
 import functools
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ from burnish.rewards.function import SECTION, bind, score_here
 from burnish.rewards.pool import ScorePool
 from burnish.user_code import listed, nearest
 from burnish.waits import waiting
+
+log = logging.getLogger(__name__)
 
 #: A score of a program runs all tests of its row and bounds itself below this; the limit is for one that does not.
 SANDBOX_SECONDS = 310.0
@@ -113,6 +116,7 @@ class Scoring:
         self._built_in = bind(routing.default_compute_score, spec.key, self._options)
         pooled = spec if spec.is_custom else dataclasses.replace(spec, reward_kwargs=self._options)
         self.pool = ScorePool(pooled, num_workers, timeout, retries)
+        self._reported: set[str] = set()  # data sources
         self.programs: ScorePool | None = None  # made for the first response that is a program
 
     @classmethod
@@ -169,10 +173,32 @@ class Scoring:
             reads_ground_truth=required is None or "ground_truth" in required,
             reward_model=self.reward_model,
         )
-        if problem is None and self.runs_programs(row) and (reason := self.no_programs):
+        if problem is None and self.runs_programs(row):
             source = routing.data_source_of(row, self.reward_fn_key)
-            raise ConfigError(f"data_source={source!r} is scored by running programs, and none can be run: {reason}")
+            if reason := self.no_programs:
+                cause = "is scored by running programs, and none can be run"
+                raise ConfigError(f"data_source={source!r} {cause}: {reason}")
+            self._report_grading(source)
         return problem
+
+    def report_truths(self, what: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Warn of rows without the ground truth that a custom function insists on."""
+        scored = [row for row in rows if not self.leaves_to_model(row)]
+        if "ground_truth" in (self.pool.required or ()) and (missing := routing.missing_truths(scored)):
+            log.warning("%s: %s gets None as ground_truth: %s", what, self.spec.label, missing)
+
+    def _report_grading(self, source: str) -> None:
+        from burnish.rewards.scores.code import gives_shares
+
+        if source in self._reported:
+            return
+        self._reported.add(source)
+        shares = gives_shares(source, self._options.get("continuous"))
+        score, other = "the share of its tests that pass", "1 if all tests pass, else 0"
+        if not shares:
+            score, other = other, score
+        switch = f"{SECTION}.reward_kwargs.continuous={str(not shares).lower()}"
+        log.info("data_source=%s: the score of a program is %s (%s: %s)", source, score, switch, other)
 
     @functools.cached_property
     def no_programs(self) -> str | None:

@@ -73,7 +73,9 @@ class RunStatus:
     def age_s(self) -> float | None:
         """Since it was last heard of."""
         ages = [one.silent_s for one in self.processes if one.name == CONTROLLER]
-        return min(ages + [age for age in [self.logged_s] if age is not None], default=None)
+        ages += [] if self.logged_s is None else [self.logged_s]
+        ages += [] if self.error is None else [time.time() - self.error["time"]]
+        return min(ages, default=None)
 
 
 def read_status(folder: str | Path) -> RunStatus:
@@ -143,7 +145,8 @@ def _metric(line: dict[str, Any]) -> str | None:
     for column in COLUMNS:
         name = column.metric(line)
         if name is not None and isinstance(line[name], int | float):
-            return f"{column.heading} {line[name]:{column.form}}"
+            with suppress(OverflowError):  # a whole number of another program
+                return f"{column.heading} {line[name]:{column.form}}"
     return None
 
 

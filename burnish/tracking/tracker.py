@@ -44,11 +44,12 @@ BACKENDS: dict[str, tuple[str, str | None]] = {
     "tensorboard": ("burnish.tracking.tensorboard:TensorboardBackend", None),
     "wandb": ("burnish.tracking.wandb:WandbBackend", "wandb"),
     "mlflow": ("burnish.tracking.mlflow:MlflowBackend", "mlflow"),
+    "trackio": ("burnish.tracking.trackio:TrackioBackend", "trackio"),
 }
 
 
 class Tracker:
-    """All loggers of a run as one. Raises ConfigError at once for an unknown logger or a missing package."""
+    """All loggers of a run as one. Raises ConfigError at once for one that is unknown, not installed, or cannot log."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Tracker:
         for name in dict.fromkeys(["jsonl", *names]):
             module, _, cls = BACKENDS[name][0].partition(":")
             self._backends.append(getattr(importlib.import_module(module), cls)(facts))
+            self._check(name, self._backends[-1])
         self._events = LineFile(folder.path / "events.jsonl")
         self.health = Health(config or {}, samples=partial(newest_samples, folder.rollouts))
         self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
@@ -82,6 +84,17 @@ class Tracker:
         self._recording = ExitStack()
         self._late = 0  # waits that were reported
         self._restarts = 0  # since the last step
+
+    def _check(self, name: str, backend: Backend) -> None:
+        try:
+            with waiting("logger", "the tracker", f"{type(backend).__name__} to be checked", LOGGER_S):
+                backend.check()
+        except (Exception, SystemExit) as error:
+            what = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"trainer.logger={name}: {' '.join(what.split()).rstrip('.')}. {backend.remedy}, or use another "
+                "logger, e.g. trainer.logger=tensorboard"
+            ) from error
 
     def resume(self, step: int) -> None:
         """The run resumes after `step`: forget what a killed run logged past it. Before the first `log`."""

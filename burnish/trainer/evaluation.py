@@ -22,6 +22,7 @@ from burnish.data.files import Row, at, columns, lookup, no_column, read_rows, w
 from burnish.entry.guard import say
 from burnish.errors import ConfigError, DataError, UserError
 from burnish.literal import print_text
+from burnish.loop_thread import run_to_end
 from burnish.rewards.contract import ScoreRequest, ScoreResult
 from burnish.rewards.failures import FailureWatch, apply_policy
 from burnish.rewards.pool import ASYNC_CALLS_PER_CHILD
@@ -203,7 +204,7 @@ def score(asked: Sequence[RowRequest], scoring: Scoring, config: RewardConfig) -
     watch = FailureWatch(len(asked), config.max_failure_ratio)
     with Progress("scoring", len(asked), unit="responses") as progress:
         if scoring.one_by_one:
-            return asyncio.run(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
+            return run_to_end(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
         results: list[ScoreResult] = []
         for start in range(0, len(asked), BATCH):  # a function that takes lists
             batch = asked[start : start + BATCH]

@@ -73,7 +73,6 @@ class PPOTrainer:
         self.worker_group_cls = worker_group_cls
         self.reward_fn, self.val_reward_fn = adapt_manager(reward_fn), adapt_manager(val_reward_fn or reward_fn)
         self.needs = needs_of(config)
-        self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.stop = StopRequest()
@@ -81,12 +80,15 @@ class PPOTrainer:
         self.unvalidated: dict[str, float] | None = None  # metrics of the last step, if its validation was broken off
         self.ending = ""  # why it is being closed
         self.on_step: OnStep | None = None
+        self.code = checkpoint.code_digests(config)  # as it is loaded
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
         if config.trainer.executor == "ray":  # a worker that does not write its part is reported first
             deadline_s += config.trainer.worker_timeout
-        self.store = CheckpointStore(folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s)
+        self.store = CheckpointStore(
+            folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s, config.trainer.keep_best
+        )
         self.find_start_and_end()
         if self.resume_from is None and not config.trainer.val_only:
             folder.check_inputs_stay(config)
@@ -220,8 +222,9 @@ class PPOTrainer:
                     self.unvalidated = metrics  # the resumed run validates first
                 else:  # before saving: a resumed run has the lines up to its checkpoint
                     self.tracker.log(metrics, self.step)
-                if self.on_step and self.on_step(self.step, metrics, partial(sample_rows, batch, self.tokenizer)):
-                    self.total_steps = self.step
+                with self.stop.breaks():
+                    if self.on_step and self.on_step(self.step, metrics, partial(sample_rows, batch, self.tokenizer)):
+                        self.total_steps = self.step
                 if self.stop.asked:
                     self.total_steps = self.step  # the last: it is saved
                 saving = {}
@@ -323,9 +326,6 @@ class PPOTrainer:
         every = self.config.trainer.rollout_dump_freq
         if every > 0 and self.step % every == 0:
             self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
-        if self.needs.groups and not self.warned_of_no_signal and not bool(batch.batch["advantages"].any()):
-            self.warned_of_no_signal = True
-            log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
         return batch_metrics(batch, self.config, self.step - 1)
 
     def save(self) -> None:
@@ -337,7 +337,7 @@ class PPOTrainer:
             "bad_steps": self.bad_updates.in_a_row,
             "unvalidated": self.unvalidated,
             "run": self.run_facts,
-            "config": checkpoint.key_values(self.config),
+            "config": checkpoint.key_values(self.config) | self.code,
         }
         text = json.dumps(state, indent=1)  # as it is now, to be written at any later time
 
@@ -348,15 +348,17 @@ class PPOTrainer:
             (folder / checkpoint.STATE).parent.mkdir()
             (folder / checkpoint.STATE).write_text(text)
 
+        quality = self.tracker.health.history.quality()
         self.note_saved(wait=True)
         self.tracker.folder.flush()
         if self.config.actor_rollout_ref.actor.checkpoint.async_save:
             with checkpoint.disk_errors(self.store.folder(self.step)):
                 for group in self.models.values():
                     group.capture_checkpoint()
-            self.store.save_behind(self.step, partial(write, write_captured))
+            self.store.save_behind(self.step, partial(write, write_captured), quality)
         else:
-            self.store.save_behind(self.step, partial(write, lambda group, folder: group.save_checkpoint(folder)))
+            write_now = partial(write, lambda group, folder: group.save_checkpoint(folder))
+            self.store.save_behind(self.step, write_now, quality)
             self.note_saved(wait=True)
 
     def note_saved(self, *, wait: bool) -> None:
@@ -364,7 +366,8 @@ class PPOTrainer:
         folder = self.store.finished(wait=wait)
         if folder is not None:
             self.saved = step_of(folder)
-            self.tracker.event("checkpoint", step=self.saved)
+            best = self.tracker.health.history.best = step_of(self.store.best() or folder)
+            self.tracker.event("checkpoint", step=self.saved, best=best)
 
     def load(self, folder: Path) -> None:
         """Resume from a checkpoint as if the run had never stopped; logs what is different this time."""
@@ -382,7 +385,7 @@ class PPOTrainer:
         if folder.resolve() == self.store.folder(self.step).resolve():
             self.saved = self.step
         log.info("resuming from %s: step %d of %d", folder, self.step, self.total_steps)
-        for change in checkpoint.changed_keys(state["config"], self.config):
+        for change in checkpoint.changed_keys(state["config"], self.config, self.code):
             log.warning("changed since that checkpoint: %s", change)
         if is_over:
             log.warning(

@@ -21,6 +21,7 @@ from burnish.config.load import Loaded, libraries
 from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_of
 from burnish.config.plan import plan_micro_batches, plan_numbers, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
+from burnish.config.rules.batch import fit_to_rows
 from burnish.config.rules.cluster import devices
 from burnish.config.rules.models import without_gpu
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
@@ -112,6 +113,7 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     config, read_facts = loaded.config, functools.cache(read_model_facts)
     find_manager(config.reward_manager, config.reward_model.reward_manager)
     rows, facts = check_files(config, describe), {}
+    loaded.notices += fit_to_rows(config, rows)
     choose_folder(loaded, MODEL, STATE)
     for key, model in config.models.items():
         with naming(f"{key}.path"):
@@ -172,7 +174,10 @@ def build(config: PPOConfig) -> PPOTrainer:
     val_reward_fn = load_manager(*chosen, tokenizer, config.trainer.log_val_generations, scoring)
     manager, group = pools(config, workers), executor(config)
     try:
-        return PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)
+        trainer = PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)
+        for what, rows in (("data.train_files", trainer.train_rows), ("data.val_files", trainer.val_rows)):
+            scoring.report_truths(what, rows.known_rows() if rows else [])
+        return trainer
     except BaseException:
         disconnect(group)
         raise

@@ -44,7 +44,16 @@ from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.disk import OTHER_RUN
-from burnish.trainer.checkpoint import CheckpointStore, changed_keys, has_grown, is_due, key_values, restoring, step_of
+from burnish.trainer.checkpoint import (
+    CheckpointStore,
+    Quality,
+    changed_keys,
+    has_grown,
+    is_due,
+    key_values,
+    restoring,
+    step_of,
+)
 from burnish.trainer.report import OnStep
 from burnish.trainer.stage import choose_folder
 from burnish.waits import waiting
@@ -115,10 +124,13 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.objective, self.config, self.train, self.val = objective, config, train, val
         self.total_steps = total_steps(config, train)
         self.start = fingerprint(config.model.path)  # as the run found it: it may be gone when it saves
-        self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout)
+        self.store = CheckpointStore(
+            folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout, trainer.keep_best
+        )
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step = 0
         self.on_step: OnStep | None = None
+        self.quality: Quality | None = None  # of the model after the last step
         self.bad_steps = 0  # updates in a row that could not be applied
         self.changed: list[str] = []  # keys, since the checkpoint
         if self.resume_from is not None:
@@ -138,9 +150,11 @@ class SupervisedTrainer(Generic[Config, Example]):
                     metrics = self.train_step()
                     if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
                         metrics |= self.validate(self.val)
+                self.quality = (True, -metrics["val/loss"]) if "val/loss" in metrics else None
                 self.tracker.log(metrics, self.step)
-                if self.on_step and self.on_step(self.step, metrics, list):
-                    self.total_steps = self.step
+                with stop.breaks():
+                    if self.on_step and self.on_step(self.step, metrics, list):
+                        self.total_steps = self.step
                 if stop.asked:
                     self.total_steps = self.step  # the last: it is saved
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):
@@ -219,7 +233,7 @@ class SupervisedTrainer(Generic[Config, Example]):
             facts["run"] = {MODEL: self.start}
             (folder / FILE).write_text(json.dumps(facts | {"config": key_values(self.config)}, indent=1))
 
-        return self.store.save(self.step, write)
+        return self.store.save(self.step, write, self.quality)
 
 
 def make_trainable(objective: Objective[Config, Example], total_steps: int) -> Trainable:
@@ -251,8 +265,13 @@ def run(
     tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
     objective = make(config, tokenizer)
     data, val = config.data, None
+    examples = objective.dataset(data.train_files, data.train_max_samples)
+    if data.train_batch_size > len(examples):
+        said = "data.train_batch_size=%d, not %d: there are that many %s to train on"
+        log.info(said, len(examples), data.train_batch_size, objective.examples)
+        data.train_batch_size = len(examples)
     order = partial(Batches, batch_size=data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
-    training = order(objective.dataset(data.train_files, data.train_max_samples))
+    training = order(examples)
     if data.val_files:
         val = order(objective.dataset(data.val_files, data.val_max_samples))
     _check_vocabulary(config, facts.vocab, *[part.dataset for part in (training, val) if part is not None])

@@ -45,6 +45,7 @@ def test_each_form_names_a_function(reward, place):
     [
         ({"a": score, "b": ("mine.py:score", 0.2)}, {"a": {**OWN, "name": "a"}, "b": {**FILE, "weight": 0.2}}),
         ([score, json.dumps, "gsm8k"], {"score": OWN, "dumps": MODULE, "gsm8k": GSM8K}),
+        (["mine.py", {"path": "own/more.py"}], {"mine": {"path": "mine.py"}, "more": {"path": "own/more.py"}}),
         ({"a": {"path": "mine.py", "weight": 2.0}}, {"a": {"path": "mine.py", "weight": 2.0}}),
     ],
 )

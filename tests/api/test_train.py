@@ -125,11 +125,10 @@ def test_ctrl_c_ends_a_run_with_what_was_saved(tmp_path, monkeypatch):
 
     before = threads()
     with pytest.raises(KeyboardInterrupt) as caught:
-        keys = {"trainer.save_freq": 1}
-        burnish.train(data=ROWS, reward=lambda solution_str: 1.0, steps=3, keys=keys, on_step=interrupt, **SMALL)
+        burnish.train(data=ROWS, reward=lambda solution_str: 1.0, steps=3, on_step=interrupt, **SMALL)
     assert len(caught.traceback) == 2  # this test, and the call
     assert threads() == before
-    assert burnish.Run("outputs/burnish/run-1").model.name == "global_step_1"
+    assert burnish.Run("outputs/burnish/run-1").model.name == "global_step_2"
 
 
 def test_conversations_fine_tune(tmp_path, monkeypatch):
@@ -156,9 +155,11 @@ def ray_config():
     [
         ({"keys": {"actor_rollout_ref.rollout.temprature": 1}}, ConfigError, "did you mean .*temperature"),
         ({"keys": {"data": {"max_prompt_length": 8}}}, ConfigError, "prompt_length= and keys.*are the same thing"),
+        ({"keys": {"custom_reward_function.path": "a.py"}}, ConfigError, "reward= and keys.* are the same thing"),
         ({"keys": 3}, ConfigError, "keys is a int; give a dict of keys, or a PPOConfig"),
         ({"keys": ray_config()}, ConfigError, "with trainer.executor=ray others score; save it in a file"),
         ({"model": "no/such-model"}, BurnishError, "no/such-model"),
+        ({"reward": "mbpp"}, ConfigError, "leave it out; this scorer is for rows whose data_source names it"),
         ({"reward": "gsm8"}, ConfigError, "no such scorer; did you mean gsm8k"),
         ({"reward": 3}, ConfigError, "reward is a int; give a function"),
         ({"reward": lambda answer: 1.0}, ConfigError, "it requires answer, which no row can fill"),
@@ -175,10 +176,12 @@ def test_errors_are_one_line_without_frames_of_burnish(tmp_path, monkeypatch, ar
     with pytest.raises(error, match=message) as caught:
         burnish.train(**given)
     assert len(caught.traceback) == 2 and caught.value.__context__ is None
+    assert not list(tmp_path.glob("outputs/burnish/*"))  # a run that did not begin leaves nothing
     (shown,) = caught.value._render_traceback_()  # what IPython shows in place of a traceback
     assert shown == f"burnish: error: {caught.value}"
 
 
+@pytest.mark.slow
 def test_script_that_is_its_own_reward_file_is_refused(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -233,3 +236,12 @@ def test_pandas_frames_are_rows(tmp_path):
     from burnish.api.data import rows_of
 
     assert rows_of(pandas.DataFrame([ROWS[0]])) == [ROWS[0]]
+
+
+@pytest.mark.slow
+def test_first_program_of_the_readme_trains_as_it_is_pasted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    names = {"__name__": "__main__"}
+    exec(page.split("```python\n")[1].partition("```")[0], names)
+    assert names["run"].step == 10 and names["run"].metrics["critic/score/mean"][-1] > 0.5

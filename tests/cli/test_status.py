@@ -306,6 +306,8 @@ def test_folder_without_a_run(tmp_path, capsys, make):
         ("status/controller.json", '{"name": "controller", "time": "now", "waits": 3}'),
         ("metrics.jsonl", '{"a": 1}\n'),
         ("metrics.jsonl", '{"step": "many"}\n'),
+        ("error.json", '{"type": "E", "message": 3, "phase": "", "time": 1}'),
+        ("error.json", "[" * 99999),
         ("events.jsonl", '[1]\n{"kind": "x", "time": "then"}\n{"kind": 3, "time": 1e300}\n{}\n'),
         ("events.jsonl", "\n\n"),
     ],

@@ -16,6 +16,7 @@ from burnish.data.tasks import calculator
 from burnish.errors import ConfigError
 from burnish.rollout.base import Sampling
 from burnish.tracking.jsonl import read_metrics
+from burnish.user_code import load_target
 from burnish.workers.rollouts import agent_settings
 from tests.agents.conftest import WritingEngine, observed_text
 from tests.agents.test_chat_turns import CHATML, marked
@@ -72,7 +73,9 @@ def agent(tmp_path):
     tools, loops and interactions."""
     runners = []
 
-    def run(turns, *, name="tool_agent", tools=None, functions=None, loops=None, interactions=None, **row):
+    def run(
+        turns, *, name="tool_agent", tools=None, functions=None, loops=None, interactions=None, template=CHATML, **row
+    ):
         config = PPOConfig()
         rollout, data = config.actor_rollout_ref.rollout, config.data
         data.max_prompt_length = rollout.prompt_length = 2000
@@ -85,7 +88,7 @@ def agent(tmp_path):
         rollout.multi_turn.function_tool_path = functions
         rollout.multi_turn.interaction_config_path = str(tmp_path / "interactions") if interactions else None
         rollout.agent.agent_loop_config_path = str(tmp_path / "loops") if loops else None
-        tokenizer = marked(CHATML)
+        tokenizer = marked(template)
         runner = TrajectoryRunner(WritingEngine(tokenizer, {(0, 0): turns}), tokenizer, agent_settings(config))
         runners.append(runner)
         prompt = [{"role": "system", "content": "guess"}, {"role": "user", "content": "go"}]
@@ -121,6 +124,17 @@ def test_loops_of_three_generations_sample_what_the_built_in_ones_do(agent, file
     assert theirs.output.metrics["agent_loop/generate_sequences"] > 0
 
 
+def test_what_loops_share_is_made_again_in_each_run(agent):
+    """And a tokenizer without a chat template has burnish's plain one."""
+    target = f"{FILES}/loop_0_6.py:ChattyLoop"
+    for length in (30, 40):
+        row = {"template": None, "response_length": length}
+        ours, _ = agent(GUESSES, name="single_turn_agent", **row)
+        theirs, _ = agent(GUESSES, name="loop_0_6", loops=[{"name": "loop_0_6", "_target_": target}], **row)
+        assert tokens(theirs) == tokens(ours)
+        assert load_target(target, "").response_length == length
+
+
 def test_a_tool_has_an_instance_per_call_and_its_errors_are_shown(agent):
     native = TOOL | {"class_name": "tests.compat.test_verl_agents.NativeGuess"}
     ours, _ = agent(GUESSES, tools=[native], tools_kwargs=SECRET)
@@ -146,7 +160,8 @@ def test_functions_are_tools(agent):
     turns = [call("add", a=1, b=2), call("double", x=2.5), call("add", a=13, b=0), call("check", answer="42"), "done"]
     found, runner = agent(turns, functions=f"{FILES}/function_tools.py")
     seen = observed_text(runner.tokenizer, found.output)
-    assert all(text in seen for text in ("\n3<", '{"doubled": 5.0}', "\nnot that one<", "\nnoted<"))
+    for text in ("\n3<", '{"doubled": 5.0}', "\nError when executing tool: not that one<", "\nnoted<"):
+        assert text in seen
     assert found.output.extra_fields["turn_scores"] == [0.0, 0.0, 0.0, 1.0, 0.0]
     assert found.output.metrics["tools/check/checks"] == 1
 

@@ -8,6 +8,7 @@ from burnish.algorithms import advantages
 from burnish.algorithms.needs import needs_of
 from burnish.config import Needs, SFTConfig, finalise, finalise_sft
 from burnish.config.algorithm import ESTIMATORS
+from burnish.config.rules.batch import fit_to_rows
 from burnish.errors import ConfigError
 from tests.config.conftest import refused
 
@@ -348,3 +349,28 @@ def test_aggregation_of_a_loss_is_reported(finish):
     keys = {f"{LOSS}.loss_mode": "gspo", f"{ACTOR}.loss_agg_mode": "token-sum"}
     [notice] = [line for line in finish(keys)[1] if "loss_agg_mode" in line]
     assert "for entropy and KL terms only: the policy loss gspo is always seq-mean-token-mean" in notice
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "sizes"),  # of the batch, of a round, and of a mini-batch of actor and critic
+    [
+        ({BATCH: 64}, 64, (64, 64, 64, 64)),
+        ({}, 100, (100, 100, 100, 100)),
+        ({}, 600, (512, 512, 256, 256)),
+        ({BATCH: 64, MINI: 16}, 50, (48, 48, 16, 16)),
+        ({BATCH: 64, MINI: 16}, 10, (10, 10, 10, 10)),
+        ({BATCH: 64, MINI: 32, "critic.ppo_mini_batch_size": 8}, 20, (20, 20, 20, 20)),
+        ({BATCH: 64, f"{FILTER}.enable": True, GEN: 128, f"{ROLLOUT}.n": 2}, 50, (50, 128, 50, 50)),
+        ({BATCH: 64, "data.augment.enable": True}, 10, (64, 64, 64, 64)),
+        ({BATCH: 64, "data.custom_cls.path": "m.py", "data.custom_cls.name": "M"}, 10, (64, 64, 64, 64)),
+    ],
+)
+def test_a_batch_larger_than_the_data_is_reduced_and_that_is_reported(finish, keys, rows, sizes):
+    config, _ = finish(keys, Needs(critic=True))
+    before, said = config.data.train_batch_size, fit_to_rows(config, rows)
+    data, actor, critic = config.data, config.actor_rollout_ref.actor, config.critic
+    assert (data.train_batch_size, data.gen_batch_size) == sizes[:2]
+    assert (actor.ppo_mini_batch_size, critic.ppo_mini_batch_size) == sizes[2:]
+    assert bool(said) == (sizes[0] != before)
+    if said:
+        assert said[0] == f"{BATCH}={sizes[0]}, not {before}: there are {rows} rows to train on"

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -209,3 +210,10 @@ def test_keys_that_remedies_name_exist():
             r"\b(?:actor_rollout_ref|data|trainer|algorithm|critic|reward_model)\.[a-z_.]+[a-z]", remedy
         ):
             assert key in known, f"{name}: {key}"
+
+
+def test_troubleshooting_page_is_made_from_the_rules():
+    from tests.health.page import page
+
+    made = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+    assert made.read_text() == page(), "write it again: python -m tests.health.page > docs/troubleshooting.md"

@@ -85,6 +85,18 @@ def test_late_call_fails_and_the_next_one_scores(pool_of, monkeypatch):
         release.clear()
 
 
+def test_failed_call_is_tried_again(pool_of):
+    errors = [ValueError("once")]
+
+    def score(solution_str):
+        if errors:
+            raise errors.pop()
+        return 1.0
+
+    with pool_of(score, retries=1) as pool:
+        assert pool.submit(REQUEST).result().score == 1.0
+
+
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
 def test_function_that_raises_fails_its_sample(pool_of, error):
     def fail(solution_str):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -287,11 +288,14 @@ CODE = {
 RIGHT, WRONG = "```python\ndef double(x):\n    return 2 * x\n```", "```python\ndef double(x):\n    return 4\n```"
 
 
-def test_programs_are_scored_in_separate_processes():
-    rules = RuleConfig()
+def test_programs_are_scored_in_separate_processes(caplog):
+    rules, contest = RuleConfig(), CODE | {"data_source": "apps"}
     rules.sandbox.allow_unsafe = True  # these programs are ours
-    with closing(Scoring(FunctionSpec(), rules=rules, num_workers=2)) as code:
-        assert code.check_row(CODE) is None
+    with closing(Scoring(FunctionSpec(), rules=rules, num_workers=2)) as code, caplog.at_level(logging.INFO):
+        assert [code.check_row(row) for row in (CODE, contest, contest)] == [None] * 3
+        grading = "=apps: the score of a program is the share of its tests that pass (custom_reward_function.reward_kw"
+        assert caplog.text.count(grading) == 1 and "=mbpp: the score of a program is 1 if all tests" in caplog.text
+        assert asyncio.run(code.score(contest, output(), WRONG)).score == 0.5
         results = code.score_all([request_for(CODE, text, {}) for text in (RIGHT, WRONG) * 4])
         assert [result.score for result in results] == [1.0, 0.0] * 4, results[0].error
         assert asyncio.run(code.score(CODE, output(), RIGHT)).info["passed"] == 1.0

@@ -147,7 +147,8 @@ def test_an_estimator_may_ask_for_the_entropy(train, metrics_of, monkeypatch):
 def test_rewards_that_never_differ_are_logged_once(reward, train, metrics_of, caplog):
     reward("return {'score': 0.5, 'acc': 'yes'}")
     train(*GRPO, "data.val_files=null")
-    assert caplog.text.count("nothing to learn") == 1
+    found = [(event["step"], event["rule"], event["severity"]) for event in events("finding")]
+    assert found == [(3, "equal_rewards", "warning")] and "have the reward 0.5" in caplog.text
     assert "accuracy" not in metrics_of("run")[0], "'yes' is no number"
 
 

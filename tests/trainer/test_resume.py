@@ -1,6 +1,7 @@
 """Stopping and going on: a resumed run is the run that was never stopped, or says why it cannot be."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tests.trainer.conftest import GRPO, PPO, events, rollouts, same_weights, wa
 STEPS = ["data.val_files=null", "trainer.save_freq=1"]
 ONE, TWO = [*STEPS, "trainer.total_training_steps=1"], [*STEPS, "trainer.total_training_steps=2"]
 WHOLE = [*STEPS, "trainer.total_epochs=2"]  # 12 rows in batches of 4: six steps
+FUNCTIONS = "custom_reward_function.functions"
 PARTS = "actor_rollout_ref.actor.checkpoint"
 ASYNC, WEIGHTS_ONLY = f"{PARTS}.async_save=True", f"{PARTS}.save_contents=[hf_model]"
 
@@ -125,6 +127,16 @@ def test_keys_that_changed_since_the_checkpoint_are_named(train, begun, caplog, 
     train(*GRPO, *TWO, "actor_rollout_ref.actor.optim.lr=1e-4")
     assert "changed since that checkpoint: actor_rollout_ref.actor.optim.lr: 0.001 → 0.0001" in caplog.text
     assert "data.train_batch_size:" not in caplog.text and "checkpointing: " not in caplog.text
+    assert "contents of" not in caplog.text
+
+
+@pytest.mark.parametrize("keys", [[], [f"{FUNCTIONS}.one.path=reward.py", f"{FUNCTIONS}.one.name=compute_score"]])
+def test_a_reward_file_that_was_edited_since_the_checkpoint_is_named(train, begun, reward, caplog, keys):
+    keys = [*GRPO, *keys, "custom_reward_function.path=null"] if keys else GRPO
+    begun(*keys, *ONE)
+    reward("return float(len(solution_str) % 2)")
+    train(*keys, *TWO)
+    assert re.search("changed since that checkpoint: contents of reward.py: [0-9a-f]{12} → [0-9a-f]{12}", caplog.text)
 
 
 @pytest.mark.parametrize("path", ["run/global_step_1", "run"])

@@ -165,6 +165,8 @@ def test_plan_explains_and_trains_nothing(run, tmp_path, capsys, command):
     assert ["steps", "in", "all", "15"] in said and ["steps", "per", "epoch", "3"] in said
     holds = ["16384", "tokens"] if command == "sft" else ["64", "pairs"]
     assert ["one", "pass", "holds", "at", "most", *holds] in said
+    assert run(command, "data.train_batch_size=100", "--plan") is None
+    assert [kind, "per", "step", "7"] in [line.split() for line in capsys.readouterr().out.splitlines()]
     assert not (tmp_path / "run").exists()
 
 

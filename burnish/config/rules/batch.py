@@ -1,5 +1,8 @@
 """Batch sizes: responses per prompt, prompts per step, round and optimiser step, and what follows the actor's."""
 
+import math
+
+from burnish.config.key import read, write
 from burnish.config.ppo import PPOConfig
 from burnish.config.rules import Given, at_default, fill
 from burnish.errors import ConfigError
@@ -73,6 +76,28 @@ def _generation_rounds(config: PPOConfig, given: Given) -> None:
             f"{FILTER}.metric=seq_final_reward with a KL term in the reward: groups are chosen before the KL is known; "
             f"set {FILTER}.metric=seq_reward, which leaves it out, or acc"
         )
+
+
+def fit_to_rows(config: PPOConfig, rows: int) -> list[str]:
+    """Reduce a batch of more prompts than there are rows, to a multiple of the mini-batches where they fit; returns
+    notices. Runs once the files are known. Nothing is reduced where a user's class makes the rows, or where rows are
+    added while training."""
+    data, asked = config.data, config.data.train_batch_size
+    if asked <= rows or data.custom_cls.path or data.augment.enable:
+        return []
+    minis = [MINI]
+    minis += ["critic.ppo_mini_batch_size"] if config.critic.enable else []
+    minis += ["process_reward.mini_batch_size"] if config.process_reward.enable else []
+    whole = math.lcm(*(read(config, name) for name in minis))
+    data.train_batch_size = size = rows - rows % whole if whole <= rows else rows
+    if data.gen_batch_size == asked:
+        data.gen_batch_size = size
+    notices = [f"{TRAIN}={size}, not {asked}: there are {rows} rows to train on"]
+    for name in minis:
+        if size % read(config, name):
+            write(config, name, size)
+            notices.append(f"{name}={size}: the whole of {TRAIN}")
+    return notices
 
 
 def check_divides(total: int, key: str, size: int, given: Given) -> None:

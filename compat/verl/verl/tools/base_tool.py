@@ -14,11 +14,11 @@ from uuid import uuid4
 from burnish.agents import tools
 from burnish.agents.guarded import finite
 from burnish.agents.tools.base import Answer
-from burnish.errors import BurnishError, NotAvailable
+from burnish.errors import BurnishError, ConfigError, NotAvailable
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 
-def taken(function: Callable[..., Any], **offered: Any) -> dict[str, Any]:
+def taken(function: Callable[..., Any], /, **offered: Any) -> dict[str, Any]:
     """Those of the arguments that the function takes."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -44,6 +44,8 @@ class BaseTool:
         self.name = self.tool_schema.function.name
 
     def get_openai_tool_schema(self) -> OpenAIFunctionToolSchema:
+        if getattr(self, "tool_schema", None) is None:
+            raise ConfigError(f"tool_schema is missing, and {type(self).__name__} has none of its own: add one")
         return self.tool_schema
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
@@ -93,9 +95,10 @@ class PerCallTool(tools.BaseTool):
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Answer:
         data = self._data[instance_id]
         given = data.tools_kwargs[self.name]["create_kwargs"]
+        offered = {**given, "create_kwargs": given, "instance_id": uuid4().hex}
         with shown_to_model():
-            created = await self.tool.create(**taken(self.tool.create, **given, create_kwargs=given))
-        own_id = created[0] if isinstance(created, tuple) else created
+            created = await self.tool.create(**taken(self.tool.create, **offered))
+        own_id = (created[0] if isinstance(created, tuple) else created) or offered["instance_id"]
         try:
             with shown_to_model():
                 further = taken(self.tool.execute, **kwargs, agent_data=data)

@@ -11,6 +11,7 @@ from burnish.agents import tools
 from burnish.agents.tools.function import FunctionTool
 from burnish.agents.tools.schema import check_schema
 from burnish.errors import NotAvailable
+from verl.tools.base_tool import shown_to_model
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 __all__ = ["FunctionTool", "function_tool", "normalize_function_tool_return"]
@@ -26,12 +27,12 @@ def function_tool(
     def decorate(function: Callable[..., Any]) -> FunctionTool:
         own = _with_text(function)
         if schema is None:
-            made: FunctionTool = tools.function_tool(own, name=name, observes=(Exception,))
+            made: FunctionTool = tools.function_tool(own, name=name)
             return made
         given = schema if isinstance(schema, dict) else schema.model_dump(exclude_unset=True, exclude_none=True)
         checked = check_schema(given, f"@function_tool {function.__module__}.{function.__qualname__}")
         checked["function"] |= {"name": name or checked["function"]["name"]}
-        return FunctionTool(own, checked, (Exception,))
+        return FunctionTool(own, checked)
 
     return decorate
 
@@ -46,14 +47,19 @@ def _with_text(function: Callable[..., Any]) -> Callable[..., Any]:
         text = response.text or ""
         return (text, reward, metrics) if reward or metrics else text
 
-    if inspect.iscoroutinefunction(function):
+    @functools.wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        with shown_to_model():
+            returned = function(*arguments, **named)
+        return plain(returned)
 
-        @functools.wraps(function)
-        async def awaited(*arguments: Any, **named: Any) -> Any:
-            return plain(await function(*arguments, **named))
+    @functools.wraps(function)
+    async def awaited(*arguments: Any, **named: Any) -> Any:
+        with shown_to_model():
+            returned = await function(*arguments, **named)
+        return plain(returned)
 
-        return awaited
-    return functools.wraps(function)(lambda *arguments, **named: plain(function(*arguments, **named)))
+    return awaited if inspect.iscoroutinefunction(function) else called
 
 
 def normalize_function_tool_return(ret: Any) -> tuple[ToolResponse, float, dict[str, Any]]:

@@ -15,6 +15,7 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
@@ -115,6 +116,8 @@ class AsyncLLMServerManager:
     ) -> TokenOutput:
         if image_data or video_data or audio_data:
             raise NotAvailable(MEDIA)
+        if further := [name for name, value in others.items() if value]:
+            raise NotAvailable(f"generate(…, {further[0]}=…)", "Leave it out.")
         ids, params = as_ids(prompt_ids), dict(sampling_params)
         if params.pop("repetition_penalty", 1.0) != 1.0 or params.pop("n", 1) != 1:
             raise NotAvailable("repetition_penalty and n in sampling_params", "Leave them at 1.")
@@ -137,6 +140,9 @@ class AsyncLLMServerManager:
 class DictConfigWrap:
     def __init__(self, config: DictConfig):
         self.config = config
+
+
+_DummyConfig = DictConfigWrap  # its name in 0.6
 
 
 class AgentLoopBase(ABC):
@@ -167,7 +173,7 @@ class AgentLoopBase(ABC):
 
     @classmethod
     def init_class(cls, config: DictConfig, tokenizer: Any, processor: Any, **kwargs: Any) -> None:
-        """Called for each trajectory; what all share is made where `_class_initialized` is false."""
+        """Called for each trajectory; what those of a run share is made where `_class_initialized` is false."""
         cls._class_initialized = True
 
     @abstractmethod
@@ -245,8 +251,14 @@ class VerlLoop(agents.AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
         RUN.set(self.environment)  # of this trajectory, which is a task of its own
-        config, tokenizer = _shared(self.environment, self.config, self.tokenizer)
-        parts = _parts(config, AsyncLLMServerManager(self.server_manager, self.environment.settings.data), tokenizer)
+        if self.environment not in _of_runs:
+            _of_runs[self.environment] = RunParts.made(self.environment, self.config)
+        run = _of_runs[self.environment]
+        if self.loop_class not in run.classes:
+            run.classes.add(self.loop_class)
+            self.loop_class._class_initialized = False  # it may be true from another run of this process
+        server = AsyncLLMServerManager(self.server_manager, self.environment.settings.data)
+        parts = _parts(run.config, server, run.tokenizer)
         if "tools" in inspect.signature(self.loop_class).parameters:
             parts["tools"] = ToolListWrap(tools_of(self.environment))
         loop = self.loop_class(**taken(self.loop_class, **parts), **self.arguments)
@@ -265,17 +277,23 @@ def _parts(config: Any = None, server_manager: Any = None, tokenizer: Any = None
     return parts | {"dataset_cls": None, "data_config": data}
 
 
-_of_runs: WeakKeyDictionary[Environment, tuple[DictConfig, Any]] = WeakKeyDictionary()
+@dataclass
+class RunParts:
+    """What the loops of a run share."""
+
+    config: DictConfig
+    tokenizer: Any  # whose `apply_chat_template` returns a list of ids, as it did before transformers 5
+    classes: set[type[AgentLoopBase]] = field(default_factory=set)  # those that a trajectory has used
+
+    @classmethod
+    def made(cls, environment: Environment, config: Any) -> "RunParts":
+        chat, tokenizer = environment.chat_turns.chat, copy.copy(environment.tokenizer)
+        template = chat.kwargs if chat.plain else {}  # where the tokenizer has none
+        tokenizer.apply_chat_template = functools.partial(tokenizer.apply_chat_template, return_dict=False, **template)
+        return cls(OmegaConf.create(_plain(config)), tokenizer)
 
 
-def _shared(environment: Environment, config: Any, tokenizer: Any) -> tuple[DictConfig, Any]:
-    """The configuration and the tokenizer in verl's form, once for each run: the latter's `apply_chat_template` returns
-    a list of ids, as it did before transformers 5."""
-    if environment not in _of_runs:
-        own = copy.copy(tokenizer)
-        own.apply_chat_template = functools.partial(own.apply_chat_template, return_dict=False)
-        _of_runs[environment] = OmegaConf.create(_plain(config)), own
-    return _of_runs[environment]
+_of_runs: WeakKeyDictionary[Environment, RunParts] = WeakKeyDictionary()
 
 
 def _plain(section: Any) -> Any:
