@@ -43,7 +43,9 @@ class Table:
         try:
             import pandas  # type: ignore[import-untyped]
         except ImportError as error:
-            raise UserError("to_pandas() needs the package pandas; install it with pip install pandas") from error
+            raise UserError(
+                "to_pandas() needs the package pandas; install it with `pip install -c constraints.txt pandas`"
+            ) from error
         return pandas.DataFrame(dict(self) if isinstance(self, Mapping) else list(self))  # type: ignore[call-overload]
 
 
