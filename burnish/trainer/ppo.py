@@ -276,8 +276,9 @@ class PPOTrainer:
             self.note_saved(wait=True)
 
     def save_stopped(self) -> None:
-        if self.unsaved is not None and self.config.trainer.save_freq != -1:
+        if self.unsaved is not None and self.saved != self.step - 1 and self.config.trainer.save_freq != -1:
             self.save_unchanged(self.unsaved)
+            self.step += 1  # the one that was broken off
 
     def reads_old_log_probs(self) -> bool:
         """Whether anything asks for log-probs before the update. With one update a step, it computes them itself."""
