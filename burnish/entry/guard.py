@@ -42,7 +42,7 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
 
 
 def _share_cores() -> None:
-    """Threads of torch that wait for each other spin, which steps of a small model gain from on an idle machine; on busy
+    """Threads of torch that wait for each other spin, from which small models gain on an idle machine; on busy
     cores they take the time of those they wait for. Read by OpenMP when torch is imported."""
     if os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
