@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from burnish.dashboard.folders import opened
+from burnish.literal import one_line
 from burnish.tracking.jsonl import METRICS_FILE
 
 KEPT = 32  # runs whose columns are kept
 POINTS = 4000  # of a curve that are sent at most
-LINE = 1 << 16  # bytes in which a line is found
+LINE = 1 << 16  # bytes of one at most
 SPARK = ("critic/score/mean", "train/loss", "val/loss")  # the first that a run has is its small curve
 
 
@@ -46,7 +47,8 @@ class RunMetrics:
             step = record.pop("step", None)
             if isinstance(step, int) and abs(step) < 1 << 62:
                 for name, value in record.items():
-                    steps, values = self.columns.setdefault(name, (array("q"), array("d")))
+                    known = self.columns.get(name)
+                    steps, values = known or self.columns.setdefault(one_line(name), (array("q"), array("d")))
                     steps.append(step)
                     values.append(number(value))
 
@@ -86,10 +88,9 @@ def sampled(folder: Path, count: int = 64) -> dict[str, Any]:
     with opened(folder / METRICS_FILE) as file:
         end, records = file.seek(0, os.SEEK_END), {}
         for i in range(count):
-            start = file.seek(i * end // count)
-            lines = file.read(min(LINE, end)).split(b"\n", 2)
-            whole = lines[0] if start == 0 else lines[1] if len(lines) == 3 else b""
-            record = _record(whole)
+            if file.seek(i * end // count):
+                file.readline(LINE)  # the rest of a line
+            record = _record(file.readline(LINE))
             if isinstance(record.get("step"), int):
                 records[record["step"]] = record
     name = next((name for name in SPARK if any(name in one for one in records.values())), None)

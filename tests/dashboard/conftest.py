@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,21 @@ def get(outputs: Path) -> Callable[..., Any]:
     return ask
 
 
-@pytest.fixture
-def address(outputs: Path) -> Iterator[str]:
-    """Of a server in a thread."""
+@contextmanager
+def serving(outputs: Path, **options: Any) -> Iterator[str]:
+    """The address of a server in a thread."""
     with listen("127.0.0.1", 0) as listener:
         ready = threading.Event()
-        server = HttpServer(make_app(Folders([outputs])), ready.set, timeout_graceful_shutdown=1)
+        server = HttpServer(make_app(Folders([outputs]), **options), ready.set, timeout_graceful_shutdown=1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         until(ready.is_set)
         yield url(listener)
         server.should_exit = True
         thread.join(30)
+
+
+@pytest.fixture
+def address(outputs: Path) -> Iterator[str]:
+    with serving(outputs) as found:
+        yield found
