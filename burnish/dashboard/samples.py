@@ -61,17 +61,22 @@ class Query:
             found.sort(key=lambda n: (math.isnan(rows[n].score), sign * rows[n].score))
         return found
 
-    def matches(self, head: bytes) -> bool:
-        """By its texts; the bytes are asked first, which is faster."""
+    def may_match(self, data: bytes) -> bool:
+        """Whether its texts could be in these lines: much faster than to parse them."""
         if self.prompt is not None:
-            return _quoted(self.prompt) in head and load(head).get("prompt") == self.prompt
-        if not self.text:
+            return _quoted(self.prompt) in data
+        return not self.text.isascii() or _quoted(self.text.lower())[1:-1] in data.lower()
+
+    def matches(self, head: bytes) -> bool:
+        if self.prompt is None and not self.text:
             return True
-        wanted = self.text.lower()
-        if wanted.isascii() and _quoted(wanted)[1:-1] not in head.lower():
+        if not self.may_match(head):
             return False
         row = load(head)
-        return any(wanted in str(row.get(name, "")).lower() for name in ("prompt", "response", "ground_truth"))
+        if self.prompt is not None:
+            return row.get("prompt") == self.prompt
+        texts = (str(row.get(name, "")) for name in ("prompt", "response", "ground_truth"))
+        return any(self.text.lower() in text.lower() for text in texts)
 
 
 class Samples:
@@ -100,7 +105,7 @@ class Samples:
         return found
 
     def group(self, kind: str, step: int, number: int) -> list[int]:
-        """The rows of the same prompt as row `number`, this one first if there are too many."""
+        """The rows of the same prompt as row `number`: this one, and the first `GROUP`."""
         rows = self.rows(kind, step)
         uid = rows[number].uid if 0 <= number < len(rows) else None
         found = [n for n, row in enumerate(rows) if row.uid == uid]
@@ -113,13 +118,16 @@ class Samples:
         found: list[dict[str, Any]] = []
         read = 0
         for at in reversed([one for one in steps if step is None or one <= step]):
-            path = self._path(query.kind, at)
-            rows = self._index.rows(path)
-            chosen = query.chosen(rows)
             start = position if at == step else 0
             if read > BUDGET:
                 return {"rows": found, "next": [at, start]}
+            path = self._path(query.kind, at)
             with opened(path) as file:
+                read += os.fstat(file.fileno()).st_size
+                if not query.may_match(file.read() if query.text or query.prompt is not None else b""):
+                    continue
+                rows = self._index.rows(path)
+                chosen = query.chosen(rows)
                 for place in range(start, len(chosen)):
                     if len(found) == PAGE:
                         return {"rows": found, "next": [at, place]}
@@ -128,7 +136,6 @@ class Samples:
                     if query.matches(file.read(row.head) + (b"}" if row.head < row.size else b"")):
                         file.seek(row.start)
                         found.append(listing(at, chosen[place], load(file.read(row.size))))
-            read += path.stat().st_size
         return {"rows": found, "next": None}
 
     def sources(self, kind: str, step: int) -> list[str]:
