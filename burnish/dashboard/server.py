@@ -106,13 +106,13 @@ def make_app(folders: Folders, *, key: str | None = None, limits: Limits | None 
 
     @app.get("/")
     def index() -> Response:
-        return FileResponse(pages["index.html"], media_type="text/html")
+        return page("index.html")
 
     @app.get("/page/{name}")
     def page(name: str) -> Response:
         if (file := pages.get(name)) is None:
             raise HttpProblem(404, f"unknown address; {ROUTES}")
-        return FileResponse(file, media_type=TYPES[file.suffix])
+        return FileResponse(file, media_type=TYPES[file.suffix], headers={"Cache-Control": "no-cache"})
 
     app.include_router(api(folders, key))
     return app

@@ -1,23 +1,28 @@
 // Views of one run, or of several next to each other: curves, times and failures, state, configuration.
 
 import { ago, api, change, el, every, figure, fill } from "./app.js";
-import { COLOURS, curveTraces, draw, plain } from "./charts.js";
+import { COLOURS, curveTraces, draw, plain, plotly } from "./charts.js";
 import { finding } from "./runs.js";
 
 const FIRST = [
   "critic/score/mean", "train/loss", "val/loss", "accuracy", "rollout/entropy", "actor/entropy", "actor/grad_norm",
   "response_length/mean", "actor/ppo_kl", "actor/pg_clipfrac", "groups/useful_ratio",
 ];
-const PRESETS = { main: (name) => FIRST.includes(name) || /^val-core\//.test(name), rewards: /^(critic\/(score|rewards|advantages)|accuracy|reward)/,
-  update: /^(actor|critic)\/(?!score|rewards|advantages|returns|values)/, lengths: /length|turns|tool_call/, rollout: /^(rollout|training\/rollout|rollout_corr)/,
-  speed: /^perf\//, failures: /^(failures|val-failures)\// };
+const PRESETS = {
+  main: { test: (name) => FIRST.includes(name) || name.startsWith("val-core/") },
+  rewards: /^(critic\/(score|rewards|advantages)|accuracy|reward)/,
+  update: /^(actor|critic)\/(?!score|rewards|advantages|returns|values)/,
+  lengths: /length|turns|tool_call/,
+  rollout: /^(rollout|training\/rollout|rollout_corr)/,
+  speed: /^perf\//,
+  failures: /^(failures|val-failures)\//,
+};
 const PHASES = [
   "gen", "reward", "old_log_prob", "ref", "values", "process_reward", "adv", "describe", "update_critic", "update_actor",
   "update_weights", "testing", "save_checkpoint",
 ];
 const MOST = 24; // charts at a time
 
-const matches = (preset, name) => (preset instanceof RegExp ? preset.test(name) : preset(name));
 const legend = (runs) => runs.length > 1 && el("p", { class: "legend" }, runs.map((run, i) => {
   const dot = el("span", { class: "dot" });
   dot.style.background = COLOURS[i % COLOURS.length];
@@ -47,11 +52,14 @@ async function grow(known, runs, names) {
 }
 
 export async function curves(main, there) {
+  plotly(); // loads while the data does
   const abouts = await Promise.all(there.run.map((run) => api("run", { run })));
   const names = [...new Set(abouts.flatMap((about) => about.metrics))].sort();
   const known = {};
+  const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : 3.5); // validation after rewards and losses
+  const preset = (pattern) => names.filter((name) => pattern.test(name)).sort((a, b) => rank(a) - rank(b));
   let chosen = (there.m ?? "").split(",").filter((name) => names.includes(name));
-  if (!chosen.length) chosen = names.filter((name) => matches(PRESETS.main, name)).slice(0, MOST);
+  if (!chosen.length) chosen = preset(PRESETS.main).slice(0, MOST);
 
   const weight = el("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: there.smooth ?? 0.6, "aria-label": "smoothing", oninput: () => {
     change({ smooth: weight.value }, true);
@@ -75,7 +83,7 @@ export async function curves(main, there) {
       el("input", { type: "checkbox", checked: chosen.includes(name), onchange: (event) =>
         choose(event.target.checked ? [...chosen, name] : chosen.filter((one) => one !== name)) }), name)));
   }
-  let of = () => [];
+  let of = () => []; // the series of a metric
   async function drawAll() {
     for (const [name, card] of cards) if (!chosen.includes(name)) { card.remove(); cards.delete(name); }
     for (const name of chosen) {
@@ -91,7 +99,7 @@ export async function curves(main, there) {
     await drawAll();
   }
 
-  const presets = Object.entries(PRESETS).map(([title, preset]) => [title, names.filter((name) => matches(preset, name))])
+  const presets = Object.entries(PRESETS).map(([title, pattern]) => [title, preset(pattern)])
     .filter(([, some]) => some.length).map(([title, some]) => el("button", { onclick: () => choose(some) }, title));
   list();
   fill(main,
@@ -107,6 +115,7 @@ export async function curves(main, there) {
 }
 
 export async function time(main, there) {
+  plotly();
   const [run] = there.run;
   const about = await api("run", { run });
   const phases = about.metrics.filter((name) => name.startsWith("timing_s/")).map((name) => name.slice(9));
