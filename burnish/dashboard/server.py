@@ -5,6 +5,7 @@ codes before they leave. The page sets texts, never HTML, and its policy (CSP) l
 here. On loopback without a key, requests must name this machine, so that no other site's name can be bound to it.
 """
 
+import ipaddress
 import json
 import math
 import os
@@ -25,6 +26,7 @@ from burnish.dashboard import metrics, samples, settings
 from burnish.dashboard.folders import ELSEWHERE, Folders, check_plain, opened
 from burnish.errors import ConfigError
 from burnish.literal import literal, print_text
+from burnish.tracking.disk import is_plain, plain
 from burnish.tracking.jsonl import METRICS_FILE, last_lines
 from burnish.tracking.lock import LOCK_FILE
 from burnish.tracking.run_folder import CONFIG_FILE
@@ -41,7 +43,6 @@ EVENTS_FILE = "events.jsonl"
 EVENTS = 200  # the last ones of a run
 RUNS = 30  # in one answer
 STACK_BYTES = 200_000  # of a file with stacks
-LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Plotly adds an empty <style>, whose hash this is, and fills it by rules.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
@@ -54,24 +55,27 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 PAGE = Path(str(files("burnish.dashboard") / "page"))
-Names = Annotated[Sequence[str], Query(min_length=1, max_length=20)]
+Names = Annotated[Sequence[str], Query(min_length=1, max_length=100)]
 Place = Annotated[Sequence[int], Query(max_length=2)]
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
 def shown(value: Any) -> Any:
-    """The same with the control characters of its texts as codes."""
+    """The same with the control characters of its texts as codes, and as JSON: NaN and infinities are texts."""
     if isinstance(value, str):
         return literal(value)
     if isinstance(value, dict):
         return {literal(str(key)): shown(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [one if type(one) in (float, int) else shown(one) for one in value]
-    return value
+        return value if is_plain(value) else [shown(one) for one in value]
+    return plain(value)
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    text = json.dumps(shown(value), default=str)
+    try:
+        text = json.dumps(shown(value), allow_nan=False)
+    except RecursionError:
+        raise HttpProblem(404, "a record of this run is nested too deeply to be shown") from None
     return Response(text, status, {"Cache-Control": "no-store", **(headers or {})}, media_type=JSON)
 
 
@@ -91,9 +95,8 @@ def make_app(folders: Folders, *, key: str | None = None, limits: Limits | None 
 
     @app.middleware("http")
     async def guard(request: Request, answer: Callable[[Request], Any]) -> Response:
-        host = re.sub(r":\d+$", "", request.headers.get("host", ""))
-        if key is None and host not in LOCAL_NAMES:
-            response = problem_response(HttpProblem(403, "this dashboard answers at 127.0.0.1 and localhost only"))
+        if key is None and not names_this_machine(request.headers.get("host", "")):
+            response = problem_response(HttpProblem(403, "without a key, the dashboard answers at 127.0.0.1 only"))
         else:
             response = await answer(request)
         response.headers.update(HEADERS)
@@ -116,6 +119,14 @@ def make_app(folders: Folders, *, key: str | None = None, limits: Limits | None 
 
     app.include_router(api(folders, key))
     return app
+
+
+def names_this_machine(host: str) -> bool:
+    name = re.sub(r":\d+$", "", host)
+    try:
+        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def api(folders: Folders, key: str | None) -> APIRouter:

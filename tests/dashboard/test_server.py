@@ -138,6 +138,18 @@ def test_rows_of_other_shapes_are_shown_as_far_as_they_go(get, outputs):
     assert get("group", run=FIRST, step=6, row=found[-1]["row"])["rows"]
 
 
+@pytest.mark.parametrize("depth", [100, 600, 900, 5000])
+def test_deep_and_not_finite_values_end_no_request(get, outputs, depth):
+    odd = {"prompt": "p", "score": 1.0, "reward_info": {"x": "DEEP"}, "advantages": [float("nan"), 1]}
+    text = json.dumps(odd).replace('"DEEP"', "[" * depth + "]" * depth)
+    (outputs / FIRST / "rollouts" / "6.jsonl").write_text(text + "\n" + json_line(trajectory(6, 1)))
+    rows = get("samples", run=FIRST, first=6)["rows"]
+    assert rows[-1]["prompt"] == trajectory(6, 1)["prompt"]
+    if depth == 100:
+        assert get("group", run=FIRST, step=6, row=0)["rows"][0]["advantages"] == ["nan", 1]
+    get("group", (200, 404), run=FIRST, step=6, row=0)
+
+
 def test_opening_reads_neither_samples_nor_whole_metrics(get, outputs, monkeypatch):
     """The list, a run, and the newest step of a run with many steps: only that step's file is opened."""
     from burnish.dashboard import folders
@@ -281,7 +293,8 @@ def test_a_key_is_asked_of_all_data_and_not_of_the_page(outputs):
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("127.0.0.1", 200), ("localhost:8000", 200), ("[::1]:8000", 200), ("[::1]", 200), ("evil.example", 403),
+    [("127.0.0.1", 200), ("localhost:8000", 200), ("[::1]:8000", 200), ("[::1]", 200), ("127.0.0.2", 200),
+     ("evil.example", 403),
      ("127.0.0.1.evil.example:8000", 403), ("evil.example:127", 403)],
 )  # fmt: skip
 def test_without_a_key_requests_must_name_this_machine(outputs, host, status):
