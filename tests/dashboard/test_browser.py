@@ -243,16 +243,15 @@ def test_texts_of_models_files_and_folders_do_nothing(page, outputs):
     texts = dict.fromkeys(("prompt", "uid", "data_source", "finish_reason", "ground_truth"), HOSTILE)
     rows = [{**trajectory(1, row, response=HOSTILE), **texts, "reward_info": {HOSTILE: HOSTILE}} for row in range(2)]
     (run / "rollouts" / "1.jsonl").write_text("".join(map(json_line, rows)))
-    (run / "metrics.jsonl").write_text(
-        json_line({"step": 1, HOSTILE: 1.0, "critic/score/mean": 1.0, f"timing_s/{HOSTILE}": 1.0, "timing_s/step": 1})
-    )
+    times = {f"timing_s/{HOSTILE}": 1.0, "timing_s/gen": 1.0, "timing_s/step": 1.0}
+    (run / "metrics.jsonl").write_text(json_line({"step": 1, HOSTILE: 1.0, "critic/score/mean": 1.0, **times}))
     (run / "events.jsonl").write_text(json_line({"kind": HOSTILE, "time": 1.0, HOSTILE: [HOSTILE]}))
     name = page.js("encodeURIComponent('proj/<img src=x onerror=window.broken=1>')")
     page.open().wait("tbody tr", 3)
     metric = page.js(f"encodeURIComponent({literal(HOSTILE)!r})")
     for route, ready in {
         f"curves?run={name}&m={metric}": "[data-metric*=onerror] .main-svg",
-        f"time?run={name}": ".main-svg",
+        f"time?run={name}": ".lane",
         f"samples?run={name}": "tbody tr",
         f"group?run={name}&kind=rollouts&step=1&row=0&colour=advantage": "article",
         f"state?run={name}": ".events tr",

@@ -26,6 +26,15 @@ export function fill(node, ...children) {
   return node;
 }
 
+export const heads = (names, wide = []) =>
+  el("thead", {}, el("tr", {}, names.map((name) => el("th", { class: wide.includes(name) && "wide" }, name))));
+
+export const card = (title, ...content) => el("section", { class: "card" }, el("h3", {}, title), content);
+
+export const facts = (values) => el("dl", { class: "facts" }, Object.entries(values)
+  .filter(([, value]) => value != null && value !== "" && value !== false)
+  .map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+
 class Left extends Error {} // the view was left while it waited
 
 export async function api(path, parameters = {}) {
@@ -86,7 +95,8 @@ export function every(seconds, work) {
   timers.push(timer);
 }
 
-async function attempt(work) {
+// Runs it; what goes wrong is shown in the head of the page.
+export async function attempt(work) {
   try {
     await work();
     note("");
@@ -140,8 +150,8 @@ function onKey(event) {
     x: () => document.activeElement.closest("tr")?.querySelector("input[type=checkbox]")?.click(),
     c: () => document.querySelector("[data-cycle]")?.dispatchEvent(new Event("cycle")),
     Escape: () => {
-      if (there.view === "group") location.hash = address("samples", { run: there.run, first: there.step, last: there.step });
-      else location.hash = "#/";
+      const samples = { run: there.run, kind: there.kind, first: there.step, last: there.step };
+      location.hash = there.view === "group" ? address("samples", samples) : "#/";
     },
   };
   TABS.forEach((tab, i) => {

@@ -2,9 +2,14 @@
 
 import { el } from "./app.js";
 
-export const COLOURS = ["#2563a8", "#d97706", "#15803d", "#b91c1c", "#7c3aed", "#0e7490", "#be185d", "#4d7c0f"];
+const COLOURS = ["#2563a8", "#d97706", "#15803d", "#b91c1c", "#7c3aed", "#0e7490", "#be185d", "#4d7c0f"];
 const OPTIONS = { displayModeBar: false, responsive: true }; // dragging zooms, a double click shows all
 let script;
+
+export const colourOf = (i) => COLOURS[i % COLOURS.length];
+
+export const chartCard = (name) =>
+  el("section", { class: "card", "data-metric": name }, el("h3", {}, name), el("div", { class: "chart" }));
 
 export function plotly() {
   script ??= new Promise((resolve, reject) => {
@@ -14,11 +19,12 @@ export function plotly() {
 }
 
 // Plotly reads a name as a kind of HTML; so this one has none.
-export const plain = (name) => name.replace(/[<>&%]/g, (c) => ({ "<": "‹", ">": "›", "&": "＆", "%": "％" })[c]);
+export const plain = (name) => name.replace(/[<>&%]/g, (found) => ({ "<": "‹", ">": "›", "&": "＆", "%": "％" })[found]);
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(["--ink", "--line", "--paper"].map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
+  const [ink, line, paper] = ["--ink", "--line", "--paper"].map((name) => style.getPropertyValue(name).trim());
+  return { ink, line, paper };
 }
 
 export function layout(more = {}) {
@@ -53,9 +59,11 @@ export function smooth(values, weight) {
 export function curveTraces(series, weight) {
   return series.flatMap(({ run, steps, values }, i) => {
     const common = { x: steps, type: "scatter", mode: steps.length > 1 ? "lines" : "markers" };
-    const colour = COLOURS[i % COLOURS.length];
-    const main = { ...common, y: weight ? smooth(values, weight) : values, name: plain(run), line: { color: colour, width: 2 }, marker: { color: colour } };
-    const raw = { ...common, y: values, opacity: 0.3, hoverinfo: "skip", line: { color: colour, width: 1 } };
+    const color = colourOf(i);
+    const raw = { ...common, y: values, opacity: 0.3, hoverinfo: "skip", line: { color, width: 1 } };
+    const main = {
+      ...common, y: weight ? smooth(values, weight) : values, name: plain(run), line: { color, width: 2 }, marker: { color },
+    };
     return weight ? [raw, main] : [main];
   });
 }

@@ -1,7 +1,7 @@
 // Views of one run, or of several next to each other: curves, times and failures, state, configuration.
 
-import { ago, api, change, el, every, figure, fill } from "./app.js";
-import { COLOURS, curveTraces, draw, plain, plotly } from "./charts.js";
+import { ago, api, attempt, card, change, el, every, facts, figure, fill, heads } from "./app.js";
+import { chartCard, colourOf, curveTraces, draw, plain, plotly } from "./charts.js";
 import { finding } from "./runs.js";
 
 const FIRST = [
@@ -25,7 +25,7 @@ const MOST = 24; // charts at a time
 
 const legend = (runs) => runs.length > 1 && el("p", { class: "legend" }, runs.map((run, i) => {
   const dot = el("span", { class: "dot" });
-  dot.style.background = COLOURS[i % COLOURS.length];
+  dot.style.background = colourOf(i);
   return el("span", {}, dot, run);
 }));
 
@@ -55,21 +55,22 @@ export async function curves(main, there) {
   plotly(); // loads while the data does
   const abouts = await Promise.all(there.run.map((run) => api("run", { run })));
   const names = [...new Set(abouts.flatMap((about) => about.metrics))].sort();
-  const known = {};
   const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : 3.5); // validation after rewards and losses
   const preset = (pattern) => names.filter((name) => pattern.test(name)).sort((a, b) => rank(a) - rank(b));
+  const known = {};
+  const cards = new Map();
   let chosen = (there.m ?? "").split(",").filter((name) => names.includes(name));
   if (!chosen.length) chosen = preset(PRESETS.main).slice(0, MOST);
+  let of = () => []; // the series of a metric
 
-  const weight = el("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: there.smooth ?? 0.6, "aria-label": "smoothing", oninput: () => {
-    change({ smooth: weight.value }, true);
-    drawAll();
-  } });
+  const weight = el("input", {
+    type: "range", min: 0, max: 0.98, step: 0.02, value: there.smooth ?? 0.6, "aria-label": "smoothing",
+    oninput: () => { change({ smooth: weight.value }, true); drawAll(); },
+  });
   const log = el("input", { type: "checkbox", onchange: () => drawAll() });
   const filter = el("input", { type: "search", placeholder: "filter metrics", "data-filter": true, oninput: list });
   const choices = el("div", { class: "choices" });
   const grid = el("div", { class: "grid" });
-  const cards = new Map();
 
   function choose(next) {
     chosen = next.slice(0, MOST);
@@ -79,34 +80,41 @@ export async function curves(main, there) {
   }
   function list() {
     const wanted = filter.value.toLowerCase();
-    fill(choices, ...names.filter((name) => name.toLowerCase().includes(wanted)).map((name) => el("label", {},
-      el("input", { type: "checkbox", checked: chosen.includes(name), onchange: (event) =>
-        choose(event.target.checked ? [...chosen, name] : chosen.filter((one) => one !== name)) }), name)));
+    const toggle = (name) => (event) =>
+      choose(event.target.checked ? [...chosen, name] : chosen.filter((one) => one !== name));
+    fill(choices, names.filter((name) => name.toLowerCase().includes(wanted)).map((name) =>
+      el("label", {}, el("input", { type: "checkbox", checked: chosen.includes(name), onchange: toggle(name) }), name)));
   }
-  let of = () => []; // the series of a metric
   async function drawAll() {
-    for (const [name, card] of cards) if (!chosen.includes(name)) { card.remove(); cards.delete(name); }
+    for (const [name, card] of cards) {
+      if (!chosen.includes(name)) {
+        card.remove();
+        cards.delete(name);
+      }
+    }
     for (const name of chosen) {
-      if (!cards.has(name)) cards.set(name, el("section", { class: "card", "data-metric": name }, el("h3", {}, name), el("div", { class: "chart" })));
+      if (!cards.has(name)) cards.set(name, chartCard(name));
       grid.append(cards.get(name));
     }
     const yaxis = log.checked ? { type: "log" } : {};
-    await Promise.all(chosen.map((name) => draw(cards.get(name).lastChild, curveTraces(of(name), +weight.value), { yaxis })));
+    const traces = (name) => curveTraces(of(name), +weight.value);
+    await Promise.all(chosen.map((name) => draw(cards.get(name).lastChild, traces(name), { yaxis })));
   }
   async function refresh() {
-    if (!chosen.length) return drawAll();
-    of = await grow(known, there.run, chosen);
+    if (chosen.length) of = await grow(known, there.run, chosen);
     await drawAll();
   }
 
   const presets = Object.entries(PRESETS).map(([title, pattern]) => [title, preset(pattern)])
     .filter(([, some]) => some.length).map(([title, some]) => el("button", { onclick: () => choose(some) }, title));
+  const chooser = el("details", { class: "chooser", open: window.innerWidth > 720 },
+    el("summary", {}, "metrics"), filter, choices);
   list();
   fill(main,
     el("h1", {}, there.run.length > 1 ? `${there.run.length} runs` : there.run[0]), legend(there.run),
     el("div", { class: "bar" }, presets, el("label", {}, "smoothing ", weight), el("label", {}, log, "log scale")),
     names.length ? null : el("p", {}, "No step is logged yet."),
-    el("div", { class: "split" }, el("details", { class: "chooser", open: window.innerWidth > 720 }, el("summary", {}, "metrics"), filter, choices), grid));
+    el("div", { class: "split" }, chooser, grid));
   await refresh();
   every(3, async () => {
     if (!names.length && (await api("run", { run: there.run[0] })).metrics.length) return curves(main, there);
@@ -117,122 +125,146 @@ export async function curves(main, there) {
 export async function time(main, there) {
   plotly();
   const [run] = there.run;
-  const about = await api("run", { run });
-  const phases = about.metrics.filter((name) => name.startsWith("timing_s/")).map((name) => name.slice(9));
+  const { metrics } = await api("run", { run });
+  const phases = metrics.filter((name) => name.startsWith("timing_s/")).map((name) => name.slice(9));
   const own = PHASES.filter((phase) => phases.includes(phase));
-  const others = about.metrics.filter((name) => /^failures\/|^perf\/max_memory|memory/.test(name)).slice(0, 12);
-  const parts = phases.filter((phase) => ["engine", "reward_model"].includes(phase));
+  const parts = phases.filter((phase) => ["engine", "reward_model"].includes(phase)); // of other phases
+  const others = metrics.filter((name) => /^failures\/|memory/.test(name)).slice(0, 12);
   const names = [...phases.map((phase) => `timing_s/${phase}`), ...others];
   const known = {};
-  const bars = el("div", { class: "chart" });
-  const line = el("div", { class: "timeline" });
-  const number = el("input", { type: "number", value: there.step ?? "", "aria-label": "step", "data-filter": true, onchange: () => {
-    change({ step: number.value }, true);
-    timeline();
-  } });
-  const cards = others.map((name) => el("section", { class: "card", "data-metric": name }, el("h3", {}, name), el("div", { class: "chart" })));
   let of = () => [];
 
-  const at = (phase, step) => {
-    const found = of(`timing_s/${phase}`)[0];
-    return found ? found.values[found.steps.indexOf(step)] : undefined;
-  };
+  const bars = el("div", { class: "chart" });
+  const line = el("div", { class: "timeline" });
+  const number = el("input", {
+    type: "number", value: there.step ?? "", "aria-label": "step", "data-filter": true,
+    onchange: () => { change({ step: number.value }, true); timeline(); },
+  });
+  const cards = others.map(chartCard);
+  const series = (phase) => of(`timing_s/${phase}`)[0] ?? { steps: [], values: [] };
+  const at = (phase, step) => series(phase).values[series(phase).steps.indexOf(step)];
+
   function timeline() {
-    const steps = of("timing_s/step")[0]?.steps ?? [];
-    const step = number.value === "" ? steps.at(-1) : +number.value;
+    const step = number.value === "" ? series("step").steps.at(-1) : +number.value;
     const total = at("step", step);
     if (!total) return fill(line, el("p", { class: "faint" }, "This step is not logged."));
-    let start = 0;
-    const taken = own.map((phase) => [phase, at(phase, step) ?? 0]).filter(([phase, seconds]) => seconds > 0 && phase !== "save_checkpoint");
+    const taken = own.map((phase) => [phase, at(phase, step)])
+      .filter(([phase, seconds]) => seconds > 0 && phase !== "save_checkpoint"); // that is before the step
     const sum = taken.reduce((all, [, seconds]) => all + seconds, 0);
     const end = Math.max(total, sum); // where roles run at the same time, phases are longer than the step
-    const rows = taken.map(([phase, seconds]) => {
+    let start = 0;
+    const lanes = taken.map(([phase, seconds]) => {
       const bar = el("div", { class: "phase", title: `${Math.round((100 * seconds) / total)}% of the step` });
       bar.style.left = `${(100 * start) / end}%`;
       bar.style.width = `${(100 * seconds) / end}%`;
-      bar.style.background = COLOURS[own.indexOf(phase) % COLOURS.length];
+      bar.style.background = colourOf(own.indexOf(phase));
       start += seconds;
-      return el("div", { class: "lane" }, el("span", {}, `${phase} ${figure(seconds)} s`), el("div", { class: "track" }, bar));
+      return el("div", { class: "lane" },
+        el("span", {}, `${phase} ${figure(seconds)} s`), el("div", { class: "track" }, bar));
     });
-    fill(line,
-      el("p", {}, `step ${step}: ${figure(total)} s in all`, parts.map((part) => at(part, step) && `, ${part} ${figure(at(part, step))} s`),
-        total > sum && `, ${figure(total - sum)} s in no phase`), ...rows);
+    const within = parts.filter((part) => at(part, step)).map((part) => `, ${part} ${figure(at(part, step))} s`);
+    const rest = total > sum && `, ${figure(total - sum)} s in no phase`;
+    return fill(line, el("p", {}, `step ${step}: ${figure(total)} s in all`, within, rest), lanes);
   }
   async function refresh() {
     of = await grow(known, [run], names);
-    const traces = own.map((phase, i) => ({ type: "bar", name: plain(phase), x: of(`timing_s/${phase}`)[0]?.steps, y: of(`timing_s/${phase}`)[0]?.values, marker: { color: COLOURS[i % COLOURS.length] } }));
-    await draw(bars, traces, { barmode: "stack", height: 280, showlegend: true, yaxis: { title: { text: "seconds" } } });
-    if (!bars.dataset.clicks) {
-      bars.dataset.clicks = "heard";
-      bars.on("plotly_click", (event) => { number.value = event.points[0].x; number.dispatchEvent(new Event("change")); });
-    }
+    const traces = own.map((phase, i) => ({
+      type: "bar", name: plain(phase), x: series(phase).steps, y: series(phase).values, marker: { color: colourOf(i) },
+    }));
+    const yaxis = { title: { text: "seconds" } };
+    if (own.length) await draw(bars, traces, { barmode: "stack", height: 280, showlegend: true, yaxis });
     timeline();
     await Promise.all(others.map((name, i) => draw(cards[i].lastChild, curveTraces(of(name), 0))));
   }
   fill(main,
     el("h1", {}, run), there.run.length > 1 && el("p", { class: "faint" }, "This view shows the first of the runs."),
-    el("section", { class: "card" }, el("h3", {}, "phases of each step"), bars),
-    el("section", { class: "card" }, el("h3", {}, "one step ", number), line),
-    el("h2", {}, "failures and memory"), others.length ? el("div", { class: "grid" }, cards) : el("p", { class: "faint" }, "No failures are logged."));
-  if (!phases.length) return main.append(el("p", {}, "No times are logged yet."));
+    phases.length ? [card("phases of each step", bars), card(["one step ", number], line)]
+      : el("p", {}, "No times are logged yet."),
+    el("h2", {}, "failures and memory"),
+    others.length ? el("div", { class: "grid" }, cards) : el("p", { class: "faint" }, "none is logged"));
+  if (!names.length) return;
   await refresh();
+  bars.on?.("plotly_click", ({ points }) => {
+    number.value = points[0].x;
+    number.dispatchEvent(new Event("change"));
+  });
   every(3, refresh);
 }
+
+const text = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
 
 export async function state(main, there) {
   const [run] = there.run;
   const verdict = el("pre", { class: "text" });
   const area = el("div");
-  const fact = (name, value) => value != null && value !== "" && [el("dt", {}, name), el("dd", {}, value)];
-  const when = (time) => (typeof time === "number" ? new Date(time * 1000).toLocaleString() : "");
+  const none = el("p", { class: "faint" }, "none");
 
+  function waits({ name, where, silent_s, waits }, isOver) {
+    const seconds = (wait) => (wait.age == null ? "no waits" : figure(wait.age + (isOver ? 0 : silent_s)));
+    return (waits.length ? waits : [{}]).map((wait, i) => el("tr", {},
+      el("td", { title: where }, i ? "" : name), el("td", { class: "number" }, seconds(wait)), el("td", {}, wait.kind),
+      el("td", {}, wait.owner), el("td", {}, wait.subject), el("td", { class: "number" }, wait.limit)));
+  }
+  function event({ time, kind, ...rest }) {
+    const when = typeof time === "number" ? new Date(time * 1000).toLocaleString() : "";
+    const said = Object.entries(rest).map(([name, value]) => `${name}=${text(value)}`).join(", ");
+    return el("tr", { class: /bad|late|restart|fail|lost/.test(kind) && "failure" },
+      el("td", { class: "faint" }, when), el("td", {}, kind), el("td", {}, said));
+  }
   async function refresh() {
     const { status, events, state, step, steps } = await api("run", { run });
+    const isOver = !["starting", "running", "silent"].includes(state);
     const stacks = el("pre", { class: "text", hidden: true });
-    const showStacks = async () => { stacks.textContent = (await api("stacks", { run, name: status.stacks })).text; stacks.hidden = false; };
+    const showStacks = async () => {
+      stacks.textContent = (await api("stacks", { run, name: status.stacks })).text;
+      stacks.hidden = false;
+    };
+    const said = status.findings.map((one) =>
+      el("p", {}, finding(one), ` step ${one.step}: ${one.evidence}. Try: ${one.remedy}`));
     fill(area,
-      el("dl", { class: "facts" }, fact("state", el("span", { class: `badge ${state}` }, state)), fact("step", step != null && `${step}${steps ? ` of ${steps}` : ""}`),
-        fact("logged", ago(status.logged_s)), fact("held by", status.held_by), fact("error", status.error && JSON.stringify(status.error))),
-      el("h2", {}, "findings"), status.findings.length ? status.findings.map((one) => el("p", {}, finding(one), ` step ${one.step}: ${one.evidence}. Try: ${one.remedy}`)) : el("p", { class: "faint" }, "none"),
+      facts({
+        state: el("span", { class: `badge ${state}` }, state),
+        step: step != null && `${step}${steps ? ` of ${steps}` : ""}`,
+        logged: ago(status.logged_s), "held by": status.held_by, error: status.error && text(status.error),
+      }),
+      el("h2", {}, "findings"), said.length ? said : none,
       el("h2", {}, "processes and their longest waits"),
-      status.processes.length ? el("table", {}, el("thead", {}, el("tr", {}, ["process", "seconds", "kind", "owner", "waits for", "limit"].map((head) => el("th", {}, head)))),
-        el("tbody", {}, status.processes.map((one) => (one.waits.length ? one.waits : [{}]).map((wait, i) => el("tr", {},
-          el("td", { title: one.where }, i ? "" : one.name), el("td", { class: "number" }, wait.age == null ? "no waits" : figure(wait.age + (["starting", "running", "silent"].includes(state) ? one.silent_s : 0))),
-          el("td", {}, wait.kind), el("td", {}, wait.owner), el("td", {}, wait.subject), el("td", { class: "number" }, wait.limit)))))) : el("p", { class: "faint" }, "none is known"),
+      el("table", {}, heads(["process", "seconds", "kind", "owner", "waits for", "limit"]),
+        el("tbody", {}, status.processes.map((one) => waits(one, isOver)))),
       status.stacks && el("p", {}, el("button", { onclick: showStacks }, `show ${status.stacks}`)), stacks,
-      el("h2", {}, "events"),
-      el("table", { class: "events" }, el("tbody", {}, [...events].reverse().map(({ time, kind, ...rest }) => el("tr", { class: /bad|late|restart|fail|lost/.test(kind) ? "failure" : "" },
-        el("td", { class: "faint" }, when(time)), el("td", {}, kind), el("td", {}, Object.entries(rest).map(([name, value]) => `${name}=${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ")))))));
+      el("h2", {}, "events"), el("table", { class: "events" }, el("tbody", {}, [...events].reverse().map(event))));
   }
   const check = async () => {
     verdict.textContent = "reading all metrics";
     verdict.textContent = (await api("health", { run })).verdict;
   };
-  fill(main, el("h1", {}, run), area, el("h2", {}, "verdict"), el("button", { onclick: check }, "check the whole run"), verdict);
+  fill(main, el("h1", {}, run), area,
+    el("h2", {}, "verdict"), el("button", { onclick: () => attempt(check) }, "check the whole run"), verdict);
   await refresh();
   every(4, () => area.querySelector("pre:not([hidden])") || refresh());
 }
 
 export async function config(main, there) {
-  const whole = el("input", { type: "checkbox", onchange: load });
-  const filter = el("input", { type: "search", placeholder: "filter keys", "data-filter": true, oninput: draw });
+  const whole = el("input", { type: "checkbox", onchange: () => attempt(load) });
+  const filter = el("input", { type: "search", placeholder: "filter keys", "data-filter": true, oninput: list });
   const body = el("tbody");
-  let rows = [];
-  function draw() {
+  let keys = [];
+
+  function list() {
     const wanted = filter.value.toLowerCase();
-    const kept = rows.filter((row) => row.key.toLowerCase().includes(wanted));
-    fill(body, ...kept.map((row) => el("tr", { class: row.values.some((one) => one !== row.values[0]) ? "differs" : "" },
-      el("td", { title: row.meaning }, row.key),
-      row.values.map((value, i) => el("td", { class: row.set[i] ? "set" : "" }, value)),
-      el("td", { class: "faint" }, row.default))));
+    fill(body, keys.filter(({ key }) => key.toLowerCase().includes(wanted)).map((one) =>
+      el("tr", { class: one.values.some((value) => value !== one.values[0]) && "differs" },
+        el("td", { title: one.meaning }, one.key),
+        one.values.map((value, i) => el("td", { class: one.set[i] && "set" }, value)),
+        el("td", { class: "faint" }, one.default))));
   }
   async function load() {
-    rows = (await api("config", { run: there.run, every: whole.checked })).keys;
-    draw();
+    keys = (await api("config", { run: there.run, every: whole.checked })).keys;
+    list();
   }
   fill(main, el("h1", {}, "configuration"),
-    el("p", { class: "faint" }, "Bold: set by the command line or a recipe; the others follow from it. Shaded: the runs differ."),
+    el("p", { class: "faint" }, "Bold: set by the command line or a recipe. Shaded: the runs differ."),
     el("div", { class: "bar" }, filter, el("label", {}, whole, "all keys")),
-    el("div", { class: "scroll" }, el("table", { class: "config" }, el("thead", {}, el("tr", {}, el("th", {}, "key"), there.run.map((run) => el("th", {}, run)), el("th", {}, "default"))), body)));
+    el("div", { class: "scroll" }, el("table", {}, heads(["key", ...there.run, "default"]), body)));
   await load();
 }

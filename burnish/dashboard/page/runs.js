@@ -1,6 +1,6 @@
 // The list of runs: state, a small curve, findings; some can be selected and compared.
 
-import { address, ago, api, el, every, figure, fill, redraw } from "./app.js";
+import { address, ago, api, el, every, figure, fill, heads, redraw } from "./app.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const selected = new Set();
@@ -12,8 +12,9 @@ export function spark(values, width = 120, height = 26) {
   picture.setAttribute("role", "img");
   picture.setAttribute("aria-label", `from ${figure(values[0])} to ${figure(values.at(-1))}`);
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const points = values.map((value, i) =>
-    `${(i / Math.max(1, values.length - 1)) * (width - 2) + 1},${height - 2 - ((value - low) / (high - low || 1)) * (height - 4)}`);
+  const x = (i) => (i / Math.max(1, values.length - 1)) * (width - 2) + 1;
+  const y = (value) => height - 2 - ((value - low) / (high - low || 1)) * (height - 4);
+  const points = values.map((value, i) => `${x(i)},${y(value)}`);
   const line = document.createElementNS(SVG, "polyline");
   line.setAttribute("points", points.join(" "));
   picture.append(line);
@@ -21,7 +22,8 @@ export function spark(values, width = 120, height = 26) {
 }
 
 export function finding(one) {
-  return el("span", { class: `badge ${one.severity}`, title: `step ${one.step}: ${one.evidence}. Try: ${one.remedy}` }, one.rule);
+  const title = `step ${one.step}: ${one.evidence}. Try: ${one.remedy}`;
+  return el("span", { class: `badge ${one.severity}`, title }, one.rule);
 }
 
 export async function runs(main) {
@@ -41,7 +43,7 @@ export async function runs(main) {
     return el("tr", {},
       el("td", {}, box),
       el("td", {}, el("a", { href: address("curves", { run: run.run }), "data-row": true }, run.run)),
-      el("td", {}, el("span", { class: `badge ${run.state}` }, run.state), run.problem && el("span", { class: "faint" }, ` ${run.problem}`)),
+      el("td", {}, el("span", { class: `badge ${run.state}` }, run.state), run.problem && ` ${run.problem}`),
       el("td", { class: "number" }, run.step == null ? "" : `${run.step}${run.steps ? ` / ${run.steps}` : ""}`),
       el("td", { title: run.spark?.name }, values.length > 1 && spark(values)),
       el("td", { class: "number" }, values.length ? figure(values.at(-1)) : ""),
@@ -76,11 +78,10 @@ export async function runs(main) {
   }
 
   await load(1);
-  const heads = ["", "run", "state", "step", "reward", "", "findings"].map((head) => el("th", {}, head));
   fill(main,
     el("div", { class: "bar" }, filter, compare),
-    total ? el("table", { class: "runs" }, el("thead", {}, el("tr", {}, heads, el("th", { class: "wide" }, "changed"))), body)
-      : el("p", {}, "There is no run in these folders yet."),
+    el("table", { class: "runs" }, heads(["", "run", "state", "step", "reward", "", "findings", "changed"], ["changed"]), body),
+    total ? null : el("p", {}, "There is no run in these folders yet."),
     more);
   every(4, () => load(shown.length));
 }
