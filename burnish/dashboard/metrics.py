@@ -3,7 +3,6 @@
 `sampled` reads a few lines of it, for the small curve in the list of runs.
 """
 
-import json
 import math
 import os
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 
 from burnish.dashboard.folders import opened
 from burnish.literal import one_line
-from burnish.tracking.jsonl import METRICS_FILE
+from burnish.tracking.jsonl import METRICS_FILE, record_of
 
 KEPT = 32  # runs whose columns are kept
 POINTS = 4000  # of a curve that are sent at most
@@ -38,34 +37,32 @@ class RunMetrics:
             if inode != self.file or end < self._read:
                 self.columns, self.file, self._read = {}, inode, 0
             file.seek(self._read)
-            whole = file.read().rpartition(b"\n")[0]
-            if not whole:
-                return
-            self._read += len(whole) + 1
-        for line in whole.split(b"\n"):
-            record = _record(line)
-            step = record.pop("step", None)
-            if isinstance(step, int) and abs(step) < 1 << 62:
-                for name, value in record.items():
-                    known = self.columns.get(name)
-                    steps, values = known or self.columns.setdefault(one_line(name), (array("q"), array("d")))
-                    steps.append(step)
-                    values.append(number(value))
+            whole, newline, _ = file.read().rpartition(b"\n")
+            self._read += len(whole + newline)
+            for line in whole.split(b"\n"):
+                self._add(record_of(line) or {})
+
+    def _add(self, record: dict[str, Any]) -> None:
+        step = record.pop("step", None)
+        if isinstance(step, int) and abs(step) < 1 << 62:
+            for name, value in record.items():
+                known = self.columns.get(name)
+                steps, values = known or self.columns.setdefault(one_line(name), (array("q"), array("d")))
+                steps.append(step)
+                values.append(number(value))
 
     def series(self, names: Iterable[str], after: int) -> dict[str, dict[str, list[Any]]]:
         """Steps later than `after`; of a long curve every k-th point and the last. What is not finite is None."""
-        found: dict[str, dict[str, list[Any]]] = {}
-        for name in names:
-            steps, values = self.columns.get(name, (array("q"), array("d")))
-            first = next((i for i in range(len(steps), 0, -1) if steps[i - 1] <= after), 0)
-            each = -(-(len(steps) - first) // POINTS) or 1
-            chosen = range(len(steps) - 1, first - 1, -each)[::-1]
-            points = [(steps[i], values[i]) for i in chosen]
-            found[name] = {
-                "steps": [step for step, _ in points],
-                "values": [value if math.isfinite(value) else None for _, value in points],
-            }
-        return found
+        with self._lock:
+            return {name: self._series(name, after) for name in names}
+
+    def _series(self, name: str, after: int) -> dict[str, list[Any]]:
+        steps, values = self.columns.get(name, (array("q"), array("d")))
+        first = next((i for i in range(len(steps), 0, -1) if steps[i - 1] <= after), 0)
+        each = -(-(len(steps) - first) // POINTS) or 1
+        chosen = range(len(steps) - 1, first - 1, -each)[::-1]
+        finite = [values[i] if math.isfinite(values[i]) else None for i in chosen]
+        return {"steps": [steps[i] for i in chosen], "values": finite}
 
 
 class MetricsCache:
@@ -90,20 +87,12 @@ def sampled(folder: Path, count: int = 64) -> dict[str, Any]:
         for i in range(count):
             if file.seek(i * end // count):
                 file.readline(LINE)  # the rest of a line
-            record = _record(file.readline(LINE))
+            record = record_of(file.readline(LINE)) or {}
             if isinstance(record.get("step"), int):
                 records[record["step"]] = record
     name = next((name for name in SPARK if any(name in one for one in records.values())), None)
     points = {step: number(one[name]) for step, one in sorted(records.items()) if name in one}
     return {"name": name, "values": [value for value in points.values() if math.isfinite(value)]}
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def number(value: Any) -> float:

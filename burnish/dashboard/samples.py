@@ -2,7 +2,6 @@
 where each row is and what rows are chosen by. A search reads `BUDGET` bytes of files, then says where it can go on.
 """
 
-import json
 import math
 import os
 import sys
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO
 from burnish.dashboard.folders import listed, opened
 from burnish.dashboard.metrics import number
 from burnish.literal import json_text
+from burnish.tracking.jsonl import record_of
 from burnish.web import HttpProblem
 
 ROWS = 200_000  # of the files whose indexes are kept
@@ -72,7 +72,7 @@ class Query:
             return True
         if not self.may_match(head):
             return False
-        row = load(head)
+        row = record_of(head) or {}
         if self.prompt is not None:
             return row.get("prompt") == self.prompt
         texts = (str(row.get(name, "")) for name in ("prompt", "response", "ground_truth"))
@@ -101,7 +101,7 @@ class Samples:
                 if not 0 <= number < len(rows):
                     raise HttpProblem(404, f"{kind} of step {step} have {len(rows)} rows; there is no row {number}")
                 file.seek(rows[number].start)
-                found.append({"step": step, "row": number, **load(file.read(rows[number].size))})
+                found.append({"step": step, "row": number, **(record_of(file.read(rows[number].size)) or {})})
         return found
 
     def group(self, kind: str, step: int, number: int) -> list[int]:
@@ -135,7 +135,7 @@ class Samples:
                     file.seek(row.start)
                     if query.matches(file.read(row.head) + (b"}" if row.head < row.size else b"")):
                         file.seek(row.start)
-                        found.append(listing(at, chosen[place], load(file.read(row.size))))
+                        found.append(listing(at, chosen[place], record_of(file.read(row.size)) or {}))
         return {"rows": found, "next": None}
 
     def sources(self, kind: str, step: int) -> list[str]:
@@ -177,22 +177,13 @@ def _rows(file: BinaryIO) -> Iterator[Row]:
     start = 0
     for line in file:
         cut = line.find(TOKENS)
-        row = load(line[:cut] + b"}") if cut >= 0 else {}
+        row = record_of(line[:cut] + b"}") if cut >= 0 else None
         if not row:  # no such values, or the bytes are those of another object in the row
-            cut, row = len(line), load(line)
+            cut, row = len(line), record_of(line)
         if row:
             source = sys.intern(str(row.get("data_source")))
             yield Row(start, len(line), cut, str(row.get("uid")), source, number(row.get("score")))
         start += len(line)
-
-
-def load(line: bytes) -> dict[str, Any]:
-    """Empty where it is no row."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) else {}
 
 
 def listing(step: int, place: int, row: dict[str, Any]) -> dict[str, Any]:

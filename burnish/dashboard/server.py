@@ -17,6 +17,7 @@ from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -89,8 +90,8 @@ def page_files() -> dict[str, Path]:
     return {file.name: file for file in PAGE.iterdir() if file.suffix in TYPES} | {"plotly.min.js": plotly}
 
 
-def make_app(folders: Folders, *, key: str | None = None, limits: Limits | None = None) -> FastAPI:
-    app = bare_app(problem_response, ROUTES, limits or Limits(), docs_url=None, openapi_url=None)
+def make_app(folders: Folders, *, key: str | None = None) -> FastAPI:
+    app = bare_app(problem_response, ROUTES, Limits(), docs_url=None, openapi_url=None)
     pages = page_files()
 
     @app.middleware("http")
@@ -158,7 +159,6 @@ def api(folders: Folders, key: str | None) -> APIRouter:
                 "events": events(folder),
                 "samples": {kind: found.steps(kind) for kind in ELSEWHERE},
                 "metrics": sorted(columns.of(folder).columns) if (folder / METRICS_FILE).exists() else [],
-                "config": (folder / CONFIG_FILE).is_file(),
             }
         )
 
@@ -227,12 +227,10 @@ def api(folders: Folders, key: str | None) -> APIRouter:
 
 def changed(folder: Path) -> float:
     """When something was last logged."""
-    times = [0.0]
-    for name in (METRICS_FILE, CONFIG_FILE, "."):
+    for path in (folder / METRICS_FILE, folder):
         with suppress(OSError):
-            times.append(os.lstat(folder / name).st_mtime)
-            break
-    return times[-1]
+            return os.lstat(path).st_mtime
+    return 0.0
 
 
 def summary(name: str, folder: Path) -> dict[str, Any]:
@@ -271,7 +269,7 @@ def serve(roots: Sequence[str], host: str, port: int, key: str | None = None) ->
         if key is None and not is_local(listener):
             key = secrets.token_urlsafe(24)
         app = make_app(folders, key=key)
-        address = f"{url(listener)}/" + (f"#key={key}" if key else "")
+        address = f"{url(listener)}/" + (f"#key={quote(key, safe='')}" if key else "")
         server = HttpServer(app, lambda: print_text(f"dashboard: {address}"), timeout_graceful_shutdown=GRACE_S)
         server.run(sockets=[listener])
         return server.exit_code

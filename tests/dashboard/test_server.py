@@ -40,7 +40,7 @@ def test_runs_have_state_step_findings_and_a_small_curve(get):
 
 def test_one_run_has_waits_events_metrics_and_the_steps_of_its_samples(get):
     run = get("run", run=FIRST)
-    assert run["samples"] == {"rollouts": [1, 2, 3, 4, 5, 6], "validation": []} and run["config"]
+    assert run["samples"] == {"rollouts": [1, 2, 3, 4, 5, 6], "validation": []}
     (process,) = run["status"]["processes"]
     assert process["waits"][0]["subject"] == "tool search: execute"
     assert [event["kind"] for event in run["events"]] == ["checkpoint", "finding"]
