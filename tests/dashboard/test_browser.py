@@ -57,7 +57,7 @@ class Page:
 
     def press(self, *keys: str) -> None:
         for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
+            webdriver.ActionChains(self.driver).send_keys(key).perform()
 
     def js(self, script: str) -> Any:
         return self.driver.execute_script(f"return {script}")
@@ -212,7 +212,7 @@ def test_everything_is_reached_by_the_keyboard(page):
         page.press(str(key))
         page.until(lambda tab=tab: page.texts("#tabs [aria-current]") == [tab])
     page.press("3")
-    page.wait("tbody tr", 8)
+    page.wait("table.samples tbody tr", 8)
     page.press("j", "j", "k", "j", Keys.ENTER)
     page.wait("article.chosen", 1)
     assert "row=1" in page.js("location.hash")
