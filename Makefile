@@ -74,6 +74,7 @@ lint: $(FULL) ## run ruff (lint and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy compat/verl/verl
 
 format: $(FULL) ## fix what lint can fix, and format the sources
 	$(BIN)/ruff check --fix .

@@ -128,7 +128,7 @@ def measure_generated(folder: Path, count: int) -> dict[str, Any]:
         generate(corpus, count)
     results: dict[str, Any] = {"passages": count, "corpus_mb": round(corpus.stat().st_size / 1e6)}
     if not (index / MANIFEST).exists():  # one that is there would only be checked
-        command = ["-m", "burnish.cli.main", "retriever", "index", "--corpus", str(corpus), "--output", str(index)]
+        command = ["-m", "burnish.cli.main", "retriever", "index", str(corpus), "--out", str(index)]
         results["build_s"], results["build_cpu_s"], results["build_peak_gb"] = run(command)
     results["index_mb"] = round(sum(path.stat().st_size for path in index.rglob("*") if path.is_file()) / 1e6)
     report = folder / "search.json"

@@ -47,7 +47,7 @@ def main() -> None:
 @contextmanager
 def served(options: argparse.Namespace, cached_documents: int) -> Iterator[str]:
     """The address of a server that runs for as long as the block."""
-    words = ["--index", options.index, "--port", "0", "--cache", str(cached_documents)]
+    words = [options.index, "--port", "0", "--cache", str(cached_documents)]
     words += ["--mode", options.mode] if options.mode else []
     program = [sys.executable, "-m", "burnish.search.server", *words]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)

@@ -13,6 +13,10 @@ class BurnishError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows (IPython asks for it): the message, as a terminal does."""
+        return [f"burnish: error: {text_of(self)}"]
+
 
 class UserError(BurnishError):
     """The command, the configuration or a file the user brought is wrong."""
@@ -88,6 +92,14 @@ class WorkersLate(DeadlineError):
 
 class BadStepError(BurnishError):
     """Loss or gradient was NaN or infinite in `trainer.max_bad_steps` updates in a row."""
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; a user's own may raise when it is asked."""
+    try:
+        return str(error)
+    except (Exception, SystemExit) as wrong:  # noqa: BLE001
+        return f"(its text cannot be shown: __str__ raised {type(wrong).__name__})"
 
 
 def install_command(extra: str) -> str:

@@ -83,8 +83,16 @@ class LoopThread:
         """What begun work returns, or raises. Works inside another running event loop too, which it blocks."""
         if not self.threaded:
             work: Coroutine[Any, Any, T] = self._tracked(self._unstarted.pop(begun))
-            return self._runner.run(work) if _get_running_loop() is None else _undisturbed(self._runner.run, work)
+            if _get_running_loop() is None:
+                return self._runner.run(work)
+            return _undisturbed(self._runner.run, work, stop=self._cancel)
         return begun.result()
+
+    def _cancel(self) -> None:
+        """Without a thread: cancel what runs, from another one."""
+        loop = self._runner.get_loop()
+        for task in self._running:
+            loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
         """Cancel what is in flight, run `ending`, and wait for it all. Final."""
@@ -200,12 +208,19 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         loop.close()
 
 
-def _undisturbed(function: Callable[..., T], *arguments: Any) -> T:
-    """Call it; in another thread where an event loop already runs in this one, as in a notebook."""
+def _undisturbed(function: Callable[..., T], *arguments: Any, stop: Callable[[], None] | None = None) -> T:
+    """Call it; in another thread where an event loop already runs in this one, as in a notebook. Ctrl-C, which only the
+    main thread gets, is `stop`, and ends when the call does."""
     if _get_running_loop() is None:
         return function(*arguments)
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(function, *arguments).result()
+        begun = thread.submit(function, *arguments)
+        try:
+            return begun.result()
+        except KeyboardInterrupt:
+            if stop is not None:
+                stop()
+            raise
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

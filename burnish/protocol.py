@@ -49,6 +49,9 @@ class DataProto:
     meta_info: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.non_tensor_batch, self.meta_info = self.non_tensor_batch or {}, self.meta_info or {}  # None: there is none
+        if isinstance(self.batch, dict):
+            self.batch = DataProto.from_dict(self.batch).batch
         if self.batch is not None and self.batch.batch_dims != 1:
             raise ValueError(f"batch must have one batch dimension, (B,), not {tuple(self.batch.batch_size)}")
         self.non_tensor_batch = {name: object_column(values) for name, values in self.non_tensor_batch.items()}
@@ -191,18 +194,22 @@ class DataProto:
             self.batch = TensorDict(renamed, batch_size=self.batch.batch_size)
         return self
 
-    def union(self, other: "DataProto") -> Self:
-        """Add the columns and facts of `other` to this batch; gives the batch itself. What both have must be the same
-        (NaN equals NaN); on a conflict nothing is changed."""
-        if self.has_columns() and other.has_columns() and len(self) != len(other):
-            raise ValueError(f"union of {len(self)} rows with {len(other)} rows")
-        mine, theirs = self._tensors(), other._tensors()
-        _refuse_conflicts({**mine, **self.non_tensor_batch}, {**theirs, **other.non_tensor_batch}, "column")
-        _refuse_conflicts(self.meta_info, other.meta_info, "meta_info")
-        if other.batch is not None:
-            self.batch = TensorDict({**mine, **theirs}, batch_size=other.batch.batch_size)
-        self.non_tensor_batch = {**self.non_tensor_batch, **other.non_tensor_batch}
-        self.meta_info = {**self.meta_info, **other.meta_info}
+    def union(self, *others: "DataProto") -> Self:
+        """Add the columns and facts of `others` to this batch; gives the batch itself. What several have must be the
+        same (NaN equals NaN); on a conflict nothing is changed."""
+        batches: list[DataProto] = [self, *others]
+        rows = [len(batch) for batch in batches if batch.has_columns()]
+        if len(set(rows)) > 1:
+            raise ValueError(f"union of {' with '.join(f'{count} rows' for count in rows)}")
+        tensors, columns, facts = self._tensors(), self.non_tensor_batch, self.meta_info
+        for other in others:
+            _refuse_conflicts({**tensors, **columns}, {**other._tensors(), **other.non_tensor_batch}, "column")
+            _refuse_conflicts(facts, other.meta_info, "meta_info")
+            tensors, columns = {**tensors, **other._tensors()}, {**columns, **other.non_tensor_batch}
+            facts = {**facts, **other.meta_info}
+        if any(other.batch is not None for other in others):
+            self.batch = TensorDict(tensors, batch_size=rows[:1])
+        self.non_tensor_batch, self.meta_info = columns, facts
         return self
 
     def select_idxs(self, idxs: Rows) -> "DataProto":
@@ -231,10 +238,12 @@ class DataProto:
         columns = {name: column[rows] for name, column in self.non_tensor_batch.items()}
         return DataProto(None if self.batch is None else self.batch[rows], columns, dict(self.meta_info))
 
-    def chunk(self, chunks: int) -> list["DataProto"]:
-        """`chunks` equal parts in order; B must be divisible (`pad_dataproto_to_divisor` makes it so)."""
+    def chunk(self, chunks: int, padding: bool = False) -> list["DataProto"]:
+        """`chunks` equal parts in order; B must be divisible, or is made so by `pad_dataproto_to_divisor`."""
+        if padding and chunks > 0:
+            return pad_dataproto_to_divisor(self, chunks)[0].chunk(chunks)
         if chunks < 1 or len(self) % chunks:
-            raise ValueError(f"{len(self)} rows do not divide into {chunks} chunks; pad_dataproto_to_divisor first")
+            raise ValueError(f"{len(self)} rows do not divide into {chunks} chunks; set padding=True")
         size = len(self) // chunks
         return [self.slice(i * size, (i + 1) * size) for i in range(chunks)]
 
@@ -255,6 +264,16 @@ class DataProto:
         if times.shape != (len(self),) or (times < 0).any():
             raise ValueError(f"repeat_times must be one count for each of the {len(self)} rows, not {repeat_times}")
         return self.select_idxs(torch.arange(len(self)).repeat_interleave(times))
+
+    def unfold_column_chunks(self, n_split: int, split_keys: Iterable[str] | None = None) -> "DataProto":
+        """Every row n_split times; each gets its part of the columns in `split_keys`, (B, n_split x k, ...)."""
+        whole = self.repeat(n_split)
+        for name in _known(split_keys or (), self._tensors(), "batch"):
+            column = self.batch[name]
+            if column.ndim < 2 or column.shape[1] % n_split:
+                raise ValueError(f"column {name!r} of shape {tuple(column.shape)} does not split into {n_split} parts")
+            whole.batch[name] = column.reshape(len(whole), column.shape[1] // n_split, *column.shape[2:])
+        return whole
 
     def reorder(self, indices: Rows) -> None:
         """Put this batch's rows into another order, in place."""
@@ -358,6 +377,24 @@ def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataPr
 def unpad_dataproto(data: DataProto, pad_size: int) -> DataProto:
     """Drop the last `pad_size` rows."""
     return data.slice(0, len(data) - pad_size) if pad_size else data
+
+
+def fold_batch_dim(data: DataProto, new_batch_size: int) -> DataProto:
+    """Columns (B, ...) to (new_batch_size, B / new_batch_size, ...): neighbouring rows become one."""
+    if new_batch_size < 1 or len(data) % new_batch_size:
+        raise ValueError(f"{len(data)} rows do not divide into {new_batch_size}")
+    return _reshaped(data, 1, (new_batch_size, len(data) // new_batch_size))
+
+
+def unfold_batch_dim(data: DataProto, batch_dims: int = 2) -> DataProto:
+    """The first `batch_dims` dimensions of every column become rows, which undoes `fold_batch_dim`."""
+    return _reshaped(data, batch_dims, (-1,))
+
+
+def _reshaped(data: DataProto, dims: int, shape: tuple[int, ...]) -> DataProto:
+    tensors = {name: column.reshape(*shape, *column.shape[dims:]) for name, column in data._tensors().items()}
+    columns = {name: column.reshape(*shape, *column.shape[dims:]) for name, column in data.non_tensor_batch.items()}
+    return DataProto.from_dict(tensors, columns, data.meta_info)
 
 
 def join_metrics(metrics: Iterable[Mapping[str, Any] | Sequence[Mapping[str, Any]]]) -> dict[str, list[Any]]:

@@ -19,17 +19,19 @@ import inspect
 import itertools
 import logging
 import os
+import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, TextIO
 
-from burnish.errors import ConfigError
-from burnish.waits import EXIT_CODE, REPORT_ONLY, VARIABLE, waiting
+from burnish.errors import ConfigError, UserError
+from burnish.waits import EXIT_CODE, may_end, waiting
 
 REPORT_S = 5.0
 SHOWN = 2**20  # characters that an import prints
@@ -39,6 +41,9 @@ report: Callable[[str], None] = logging.getLogger(__name__).warning  # says that
 give_up: Callable[[str], None] = logging.getLogger(__name__).critical  # the last words before the process ends
 
 _BURNISH = str(Path(__file__).resolve().parent)
+_LIBRARY = os.path.dirname(os.__file__)
+_OWN = re.compile(f"{re.escape(_BURNISH)}/|{re.escape(_LIBRARY)}/(?!(site|dist)-packages/)|<frozen ")  # and Python's
+importing: list[str] = []  # what is imported now, the innermost last: the key and value that name it
 _stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when they were changed, and their size
 
 
@@ -46,7 +51,7 @@ def load_object(path: str | None, name: str | None, path_key: str, name_key: str
     """The callable `name` in the file or module `path`; errors name the configuration keys that gave them."""
     if not path:
         raise ConfigError(f"{path_key} is not set: give a .py file or an importable module")
-    return _member(_load_module(path, f"{path_key}={path}"), path, name, name_key, f"{name_key}={name}")
+    return _member(load_module(path, f"{path_key}={path}"), path, name, name_key, f"{name_key}={name}")
 
 
 def load_class(path: str | None, name: str | None, path_key: str, name_key: str) -> type:
@@ -63,7 +68,17 @@ def load_target(target: str, key: str) -> Any:
     about = f"{key}={target}"
     if not path or not name or target.endswith(".py"):
         raise ConfigError(f"{about}: expected package.module:Name, package.module.Name or file.py:Name")
-    return _member(_load_module(path, about), path, name, key, about)
+    return _member(load_module(path, about), path, name, key, about)
+
+
+def import_libraries(libraries: Mapping[str, str | Sequence[str] | None]) -> list[str]:
+    """Import what keys such as `actor_rollout_ref.model.external_lib` name: modules or .py files, as a list or joined
+    by commas. What they register can then be named by other keys. Returns the names of the modules."""
+    found = []
+    for key, given in libraries.items():
+        names = given.split(",") if isinstance(given, str) else given or ()
+        found += [load_module(name, f"{key}={name}").__name__ for name in map(str.strip, names) if name]
+    return found
 
 
 def _member(module: ModuleType, path: str, name: str | None, key: str, about: str) -> Any:
@@ -78,7 +93,8 @@ def _member(module: ModuleType, path: str, name: str | None, key: str, about: st
     return found
 
 
-def _load_module(path: str, about: str) -> ModuleType:
+def load_module(path: str, about: str) -> ModuleType:
+    """The module of a file or of an import path; errors begin with `about`."""
     file = Path(path).expanduser()
     if path.endswith(".py") or file.is_file() or "/" in path:
         return _load_file(file, about)
@@ -132,7 +148,7 @@ def _watched(about: str) -> Iterator[None]:
         if done.wait(min(REPORT_S, import_s)):
             return
         report(f"{about}: still importing {_place(ident)}; the limit is {import_s:g} s")
-        if not done.wait(max(0.0, import_s - REPORT_S)) and os.environ.get(VARIABLE) != REPORT_ONLY:
+        if not done.wait(max(0.0, import_s - REPORT_S)) and may_end():
             try:
                 slow = "load what is large in a function, when it is first called"
                 give_up(f"{about}: not imported within {import_s:g} s: still importing {_place(ident)}; {slow}")
@@ -143,11 +159,13 @@ def _watched(about: str) -> Iterator[None]:
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}  # those of an import around this one stay
     shown = {name: _Shortened(one) for name, one in streams.items() if not isinstance(one, _Shortened | None)}
     vars(sys).update(shown)
+    importing.append(about)
     try:
         with waiting("import", "", about, import_s, report_only=True):
             yield
     finally:
         done.set()
+        importing.remove(about)
         for name, stream in shown.items():
             stream.left = None  # something may have kept it
             if getattr(sys, name) is stream:
@@ -197,6 +215,18 @@ def user_traceback(limit: int = 6000) -> str:
         frames = frames.tb_next
     text = "".join(traceback.format_exception(kind, error, frames)).rstrip()
     return text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
+
+
+def exit_error(error: SystemExit) -> UserError | None:
+    """The mistake of code that called `sys.exit` inside of a command; None where it was burnish itself, or argparse
+    for it."""
+    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(error.__traceback__)]
+    others = [place for place in frames if not _OWN.match(place[0])]
+    if not others:
+        return None
+    file, line, name = others[-1]
+    what = f"SystemExit({error.code!r}) from {file}, line {line}, in {name}"
+    return UserError(f"{what}: code that a run calls must not end it with sys.exit; raise another exception there")
 
 
 def listed(names: Iterable[str]) -> str:

@@ -11,12 +11,14 @@ process where it does not end: nothing is ever raised into a running thread. It 
 import asyncio
 import inspect
 import logging
+import os
 import sys
 import threading
 import time
 from asyncio.events import _get_running_loop
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
@@ -39,7 +41,25 @@ _looked_at = float("inf")  # the last call of `ran`; none yet
 _paused_s = 0.0  # in all
 _waits: "dict[int, Wait]" = {}
 _reporting = threading.RLock()  # so that a wait is reported once
+_program = 0  # calls of a program that is no command: see `never_ends`
 _owner: ContextVar[str] = ContextVar("owner", default="")
+
+
+@contextmanager
+def never_ends() -> Iterator[None]:
+    """Inside this block, what hangs is reported and left alone: the process belongs to a program that called burnish,
+    such as a notebook."""
+    global _program
+    _program += 1
+    try:
+        yield
+    finally:
+        _program -= 1
+
+
+def may_end() -> bool:
+    """Whether a process that hangs is ended."""
+    return not _program and os.environ.get(VARIABLE) != REPORT_ONLY
 
 
 def ran() -> float:
@@ -104,6 +124,9 @@ class Wait:
         if self.deadline is not None and self.late_at is None and ran() >= self.deadline:
             self.report()
         _waits.pop(id(self), None)
+        if self.kind != "disk" and log.isEnabledFor(logging.DEBUG):  # of those, writing this very line may be one
+            failed, its = ("", "") if error is None else (type(error).__name__, error)
+            log.debug("%s: %s: %.3f s %s %s", self.kind, self, self.age, failed, its)
 
     def overdue(self, *, until_written: bool = False) -> str:
         """It is past its deadline and ends itself now: have the stacks written. Returns the file, or "" without one;

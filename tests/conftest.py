@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # nothing from threads.
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
-os.environ.pop("BURNISH_LOGGING_LEVEL", None)
+for _name in ("BURNISH_LOGGING_LEVEL", "VERL_LOGGING_LEVEL"):
+    os.environ.pop(_name, None)
 # A job in the background (`nohup make test &`) ignores Ctrl-C, and so would the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

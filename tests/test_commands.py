@@ -387,7 +387,7 @@ MISSING = {
     VLLM: (ENGINE.format("vllm"), "actor_rollout_ref.rollout.name=native"),
     SEARCH.replace("127.0.0.1:8000", "127.0.0.1:9"): (  # port 9 is nobody's, as the line's own might not be
         "retriever.url=http://127.0.0.1:9/retrieve",
-        "Start one with `burnish retriever serve --index FOLDER --port 9`",
+        "Start one with `burnish retriever serve FOLDER --port 9`",
     ),
 }
 

@@ -11,7 +11,7 @@ from burnish import errors
 from burnish.errors import install_command
 
 ROOT = Path(__file__).parents[1]
-SEPARATE = ("vllm", "wandb", "mlflow")  # extras of which `make setup` installs nothing
+SEPARATE = ("vllm", "wandb", "mlflow", "trackio")  # extras of which `make setup` installs nothing
 OWN_ENVIRONMENT = re.compile(r"\.venv-\w+/bin/pip|burnish\[vllm\]|pip install sglang|`pip install -e`")
 
 

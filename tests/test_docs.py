@@ -2,13 +2,16 @@
 
 import ast
 import importlib
+import math
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from burnish import config
 from burnish.algorithms.needs import needs_of
@@ -26,6 +29,7 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.m
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^    (?:burnish|python3 -m burnish|make) .*\n?)+", re.MULTILINE)
+PARAMETERS = re.compile(r"([\d.]+) (?:million|M)\s+parameters")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
 ENTRY_POINTS = {
@@ -190,6 +194,29 @@ def test_the_tree_of_the_readme_exists_and_leads_to_the_loop_an_algorithm_a_loss
         assert f"](burnish/{name}.py)" in text
     for name in ("make quickstart", "make test"):
         assert name in text[: text.index("## A first look")]
+
+
+def test_numbers_of_the_readme_are_those_of_the_code():
+    text = (ROOT / "README.md").read_text()
+    assert f"Python {tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['requires-python'][2:]} or" in text
+    rows = re.findall(r"^\| \d \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    before, after, seconds = map(float, rows[0])
+    line = f"{quickstart.HELD_OUT} held-out questions: {before:.2f} before, {after:.2f} after ({quickstart.STEPS} steps"
+    assert f"{line} of GRPO, {seconds:.0f} s)" in text
+
+
+def test_sizes_of_the_embedded_models_are_counted():
+    sizes = set()
+    for file in (ROOT / "burnish" / "models").glob("*/model.safetensors"):
+        with safe_open(file, "pt") as weights:
+            sizes.add(sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys()) / 1e6)  # noqa: SIM118
+    pages = [*PAGES, *(ROOT / "burnish" / "cli").glob("*.py"), *(ROOT / "examples").rglob("*.[mp][dy]")]
+    pages += (ROOT / "burnish" / "models").glob("*/README.md")
+    said = [(page, number) for page in pages for number in PARAMETERS.findall(page.read_text()) if float(number) < 1]
+    assert len(said) >= 5
+    for page, number in said:
+        digits = len(number.partition(".")[2])
+        assert number in {f"{size:.{digits}f}" for size in sizes}, f"{page.name}: {number} million parameters"
 
 
 def test_every_recipe_and_page_is_linked():

@@ -1,14 +1,16 @@
 """A thread with an event loop: what its end takes along, and that nothing in it keeps others from ending."""
 
 import asyncio
+import contextlib
 import gc
+import signal
 import threading
 
 import pytest
 
 from burnish import loop_thread, waits
 from burnish.errors import DeadlineError, WorkerError
-from burnish.loop_thread import LoopThread
+from burnish.loop_thread import LoopThread, run_to_end
 
 
 async def nothing():
@@ -127,3 +129,23 @@ def test_without_a_thread_work_runs_where_it_is_waited_for_and_close_drops_the_r
     assert ran == [1, "ended"] and not dropped.done()
     with pytest.raises(WorkerError, match="the owner is closed"):
         loop.run(nothing())
+
+
+def test_ctrl_c_cancels_work_that_is_waited_for_inside_another_event_loop():
+    """As in a notebook, where the work runs in another thread than the one that is interrupted."""
+    ended = []
+
+    async def work():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    async def cell():
+        run_to_end(work())
+
+    loop = asyncio.new_event_loop()
+    with contextlib.closing(loop), pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(cell())
+    assert ended == ["cancelled"]

@@ -13,13 +13,17 @@ from safetensors.torch import save_file
 from tensordict import TensorDict
 
 from burnish.errors import CheckpointError, DataError
-from burnish.protocol import DataProto, join_metrics, pad_dataproto_to_divisor, unpad_dataproto
+from burnish.protocol import (
+    DataProto,
+    fold_batch_dim,
+    join_metrics,
+    pad_dataproto_to_divisor,
+    unfold_batch_dim,
+    unpad_dataproto,
+)
 
-# Folding is not among DataProto's methods: nothing in burnish has a use for it.
-LEFT_OUT = ("fold", "unfold_column_chunks")
-RECORDED = json.loads((Path(__file__).parent / "golden" / "dataproto.json").read_text())
-GOLDEN = [case for case in RECORDED if case["params"]["op"] not in LEFT_OUT]
-assert (len(RECORDED), len(GOLDEN)) == (79, 77)
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "dataproto.json").read_text())
+assert len(GOLDEN) == 79
 
 
 def read_proto(recorded):
@@ -51,6 +55,12 @@ def run_golden(op, protos, params):
         case "union":
             result = first.union(protos[1])
             return {"result": as_recorded(result), "same_object_as_self": result is first}
+        case "fold":
+            folded = fold_batch_dim(first, **params)
+            assert same(unfold_batch_dim(folded), first)
+            recorded = as_recorded(folded)
+            tensors = {name: column["data"] for name, column in recorded["batch"].items()}
+            return {"batch": tensors, "non_tensor_batch": recorded["non_tensor_batch"]}
         case "concat":
             return {"result": as_recorded(DataProto.concat(protos))}
         case "split" | "chunk" | "make_iterator":
@@ -113,6 +123,9 @@ def test_columns_from_lists_arrays_and_one_dict():
     data = DataProto.from_single_dict({"a": torch.zeros(2), "b": np.array(["x", "y"])}, {"t": 1})
     assert list(data.batch.keys()) == ["a"] and data.non_tensor_batch["b"].tolist() == ["x", "y"]
     assert data.meta_info == {"t": 1}
+    plain = DataProto({"a": torch.zeros(2)}, None, None)
+    assert len(plain) == 2 and plain.batch.batch_size == (2,) and plain.non_tensor_batch == plain.meta_info == {}
+    assert len(DataProto(non_tensor_batch=None)) == 0
 
 
 def test_tensordict_and_back(batch):
@@ -188,9 +201,13 @@ def test_a_batch_without_columns():
 def test_a_union_that_conflicts_changes_nothing(batch, other, what):
     before, (tensors, *rest) = repr(as_recorded(batch)), other
     other = DataProto.from_dict({"new": torch.zeros(4), **tensors}, *rest)
-    with pytest.raises(ValueError, match=f"{what} is in both batches with different values"):
-        batch.union(other)
+    good = DataProto.from_dict({"first": torch.zeros(4)})
+    for others in ([other], [good, other]):
+        with pytest.raises(ValueError, match=f"{what} is in both batches with different values"):
+            batch.union(*others)
     assert repr(as_recorded(batch)) == before
+    assert batch.union(good, DataProto(meta_info={"k": 1})) is batch
+    assert "first" in batch.batch.keys() and batch.meta_info == {"temperature": 0.7, "k": 1}  # noqa: SIM118
 
 
 def test_slices_share_memory_and_selections_do_not(batch):
@@ -243,7 +260,9 @@ TWO = {"a": torch.zeros(2)}
         (lambda b: b.rename("nope", "x"), KeyError, r"batch has no \['nope'\]"),
         (lambda b: b.rename("ids", "score"), ValueError, "two columns one name"),
         (lambda b: b.rename(["ids", "score"], ["a"]), ValueError, "as many new names as old ones"),
-        (lambda b: b.chunk(3), ValueError, "4 rows do not divide into 3 chunks; pad_dataproto_to_divisor first"),
+        (lambda b: b.chunk(3), ValueError, "4 rows do not divide into 3 chunks; set padding=True"),
+        (lambda b: fold_batch_dim(b, 3), ValueError, "4 rows do not divide into 3"),
+        (lambda b: b.unfold_column_chunks(2, ["ids"]), ValueError, r"'ids' of shape \(4, 3\) does not split into 2"),
         (lambda b: b.chunk(0), ValueError, "4 rows do not divide into 0 chunks"),
         (lambda b: b.split(0), ValueError, "split_size must be at least 1, not 0"),
         (lambda b: b.sample_level_repeat([1, 2]), ValueError, r"one count for each of the 4 rows, not \[1, 2\]"),
@@ -366,6 +385,7 @@ def batches(draw):
 def test_concat_undoes_chunk_and_split_and_unpad_undoes_pad(data, n):
     padded, pad_size = pad_dataproto_to_divisor(data, n)
     assert same(DataProto.concat(padded.chunk(n)), padded)
+    assert same(DataProto.concat(data.chunk(n, padding=True)), padded)
     assert len(padded) % n == 0 and 0 <= pad_size < n
     assert same(unpad_dataproto(padded, pad_size), data)
     if len(data):

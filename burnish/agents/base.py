@@ -117,7 +117,7 @@ def find_loop(name: str, key: str = "agent_name") -> type[AgentLoopBase]:
     known = {*BUILT_IN, *_registered}
     raise ConfigError(
         f"{key}={name}: there is no such agent loop{nearest(name, known)} (there are {listed(known)}). "
-        f"Register your own with @register, or name its file in {KEY}"
+        f"Register your own with @register in a module of actor_rollout_ref.model.external_lib, or name it in {KEY}"
     )
 
 

@@ -16,9 +16,10 @@ from burnish.agents.tools.python import PythonTool
 from burnish.agents.tools.search import SearchTool
 from burnish.agents.tools.session import ToolSession
 from burnish.data.chat import ChatRenderer, to_messages
-from burnish.errors import ConfigError, DataError
+from burnish.errors import ConfigError, DataError, UserError
 from burnish.loop_thread import run_to_end
 from burnish.search.client import probe
+from burnish.user_code import user_traceback
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ READ_NO_TOOLS = ("single_turn_agent", SEARCH)
 
 class AgentCheck:
     """Raises a ConfigError for the first unknown loop, tool, format or interaction, and a DataError for the first row
-    with wrong settings of a tool, or with a prompt that is too long with the tools it shows."""
+    with wrong settings of a tool, that its interaction cannot use, or whose prompt is too long with the tools it
+    shows."""
 
     def __init__(self, settings: AgentSettings, tokenizer: Any):
         self.settings = settings
@@ -41,6 +43,7 @@ class AgentCheck:
         self.environment = Environment(settings, tokenizer, self.chat)
         self.loops: set[str] = set()
         self.tools: dict[str, BaseTool] = {}
+        self.call_limits: set[float] = set()  # seconds of one call, of rows with the tool python
         self._seen: set[str] = set()
         self._prompts: list[tuple[str, Callable[[], str]]] = []  # of rows that show tools
 
@@ -50,12 +53,15 @@ class AgentCheck:
         loop = given.removesuffix("_loop")
         interaction = row.get("interaction_kwargs") or {}
         shapes = _shape(row.get("tools_kwargs")), _shape(interaction), interaction.get("name")
-        asks = repr((loop, row.get("tool_config"), *shapes))
+        configs = row.get("tool_config"), (row.get("extra_info") or {}).get("tool_config")
+        asks = repr((loop, *configs, *shapes))
         try:
             if asks not in self._seen:
                 find_loop(given)
                 self._check_agent(row, loop)
                 self._seen.add(asks)
+            if loop in TOOL_LOOPS:
+                self._check_interaction(row)
             if loop in TOOL_LOOPS and self.settings.data.truncation == "error":
                 call_format = REACT if loop == "react_agent" else self.environment.call_format(row)
                 protocol = make_protocol(self.environment, call_format, self.environment.tools_of(row))
@@ -96,6 +102,19 @@ class AgentCheck:
         find_parser(self.environment.call_format(row))
         self.environment.chat_turns.role("user")  # raises for a template that cannot be continued
         self.tools |= tools
+        if "python" in tools:
+            self.call_limits.add(self.environment.limits_of(row).tool_timeout)
+
+    def _check_interaction(self, row: Mapping[str, Any]) -> None:
+        if (interaction := self.environment.interaction_of(row)) is None:
+            return
+        try:
+            interaction.check_row(**row["interaction_kwargs"])
+        except UserError:
+            raise
+        except Exception:  # noqa: BLE001  a user's class may raise anything
+            name = row["interaction_kwargs"]["name"]
+            raise DataError(f"interaction {name}: check_row failed\n{user_traceback()}") from None
 
     def _check_prompt_lengths(self) -> None:
         data = self.settings.data
@@ -123,10 +142,13 @@ class AgentCheck:
         """Programs can be run, and a tool call lasts longer than one may."""
         if reason := run_to_end(python.unavailable_reason()):
             raise ConfigError(f"the tool python runs programs, and none can be run: {reason}")
-        call, program = self.settings.multi_turn.tool_timeout, self.settings.sandbox
+        call, program = min(self.call_limits), self.settings.sandbox
         if call <= program.timeout:
+            name = (
+                f"{MULTI_TURN}.tool_timeout" if call == self.settings.multi_turn.tool_timeout else "tool_config.timeout"
+            )
             raise ConfigError(
-                f"actor_rollout_ref.rollout.multi_turn.tool_timeout={call:g} is not more than reward_model.sandbox."
+                f"{name}={call:g} is not more than reward_model.sandbox."
                 f"timeout={program.timeout:g}, so an endless program would end its trajectory instead of "
                 "getting an error message; raise the one, or lower the other"
             )

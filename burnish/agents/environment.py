@@ -7,16 +7,17 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from burnish.agents.chat_turns import ChatTurns
-from burnish.agents.guarded import awaited, within
+from burnish.agents.guarded import awaited, finite, within
 from burnish.agents.interactions import BaseInteraction
 from burnish.agents.interactions.load import load_interactions
 from burnish.agents.observation import Observations
 from burnish.agents.parsers import Schema
+from burnish.agents.targets import check_keys
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.load import load_tools
 from burnish.config.algorithm import StateMaskingConfig
@@ -34,6 +35,7 @@ MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
 TOOL_LOOPS = ("tool_agent", "react_agent")
 CLOSE_S = 20.0  # for a part to end
 USUAL = "function_calling"  # a row's `tool_format` that leaves the format to the configuration
+ROW_KEYS = ("available_tools", "tool_format", "max_tool_calls", "timeout")  # of a row's `tool_config`
 SEARCH_TAGS = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>")
 
 
@@ -83,15 +85,15 @@ class Environment:
 
     @cached_property
     def tools(self) -> dict[str, BaseTool]:
-        path = self.settings.multi_turn.tool_config_path
-        return load_tools(path, retriever=lambda: self.retriever, sandbox=self.settings.sandbox)
+        paths = self.settings.multi_turn.tool_config_path, self.settings.multi_turn.function_tool_path
+        return load_tools(*paths, retriever=lambda: self.retriever, sandbox=self.settings.sandbox)
 
     @cached_property
     def interactions(self) -> dict[str, BaseInteraction]:
         return load_interactions(self.settings.multi_turn.interaction_config_path)
 
     def tools_of(self, row: Mapping[str, Any]) -> dict[str, BaseTool]:
-        """The tools that a row offers: those its `tool_config.available_tools` names, else those of the file, else
+        """The tools that a row offers: those its `tool_config.available_tools` names, else those of the files, else
         those that its `tools_kwargs` set up. ConfigError for a name that is none."""
         named = tool_config(row).get("available_tools")
         set_up = [name for name, kwargs in (row.get("tools_kwargs") or {}).items() if kwargs is not None]
@@ -101,7 +103,8 @@ class Environment:
                     f"the row names the tool {name!r}, which does not exist{nearest(name, self.tools)} (there are "
                     f"{listed(self.tools)}). Add it to the file of {MULTI_TURN}.tool_config_path"
                 )
-        if named is None and self.settings.multi_turn.tool_config_path is None:
+        limits = self.settings.multi_turn
+        if named is None and limits.tool_config_path is None and limits.function_tool_path is None:
             named = set_up
         return self.tools if named is None else {name: self.tools[name] for name in named}
 
@@ -118,6 +121,15 @@ class Environment:
         if isinstance(value, Mapping):
             return {key: self._harmless(inner) for key, inner in value.items()}
         return [self._harmless(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def limits_of(self, row: Mapping[str, Any]) -> MultiTurnConfig:
+        """The limits of a trajectory: the configured ones, but for those that the row's `tool_config` sets."""
+        own, limits = tool_config(row), self.settings.multi_turn
+        return replace(
+            limits,
+            max_tool_calls=int(own["max_tool_calls"]) if "max_tool_calls" in own else limits.max_tool_calls,
+            tool_timeout=float(own.get("timeout", limits.tool_timeout)),
+        )
 
     def call_format(self, row: Mapping[str, Any]) -> str:
         asked = tool_config(row).get("tool_format")
@@ -177,12 +189,20 @@ class Environment:
                 log.warning("%s", problem)
 
 
-def tool_config(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The column `tool_config` of a row, checked; {} if it is empty."""
-    given = row.get("tool_config") or {}
+def tool_config(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The column `tool_config` of a row, or that of its `extra_info`, checked and without nulls; {} if it is empty."""
+    given = row.get("tool_config") or (row.get("extra_info") or {}).get("tool_config") or {}
     if not isinstance(given, Mapping):
-        raise ConfigError(f"tool_config={given!r:.100}: it must be an object with available_tools and tool_format")
-    named = given.get("available_tools")
+        raise ConfigError(
+            f"tool_config={given!r:.100}: it must be an object with {', '.join(ROW_KEYS)}, or some of them"
+        )
+    found = {key: value for key, value in given.items() if value is not None}
+    check_keys(found, ROW_KEYS, "tool_config")
+    named, most, seconds = found.get("available_tools"), found.get("max_tool_calls"), found.get("timeout")
     if named is not None and (isinstance(named, str) or not all(isinstance(name, str) for name in named)):
         raise ConfigError(f"tool_config.available_tools={named!r:.100}: it must be a list of names")
-    return given
+    if most is not None and ((number := finite(most)) is None or number < 0 or not number.is_integer()):
+        raise ConfigError(f"tool_config.max_tool_calls={most!r:.100}: it must be a whole number, at least 0")
+    if seconds is not None and ((number := finite(seconds)) is None or number <= 0):
+        raise ConfigError(f"tool_config.timeout={seconds!r:.100}: it must be a number of seconds above 0")
+    return found

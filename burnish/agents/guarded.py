@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from burnish.errors import ToolFailure
+from burnish.errors import ToolFailure, text_of
 from burnish.waits import waiting
 
 TIMEOUT_KEY = "actor_rollout_ref.rollout.multi_turn.tool_timeout"
@@ -59,7 +59,7 @@ async def within(
     if isinstance(error, observed):
         raise error
     if isinstance(error, ToolFailure):
-        raise ToolFailure(f"{about}: {error}") from error
+        raise ToolFailure(f"{about}: {text_of(error)}") from error
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     raised = "".join(traceback.format_exception_only(error)).strip()  # also of one that cannot be made text
@@ -74,7 +74,7 @@ async def awaited(function: Callable[..., Any], /, *arguments: Any, **kwargs: An
             raise TypeError("it is not a coroutine: write async def")
         return await returned
     except SystemExit as error:  # which would end the event loop, and the run with it
-        raise RuntimeError(f"SystemExit({error})") from error
+        raise RuntimeError(f"SystemExit({text_of(error)})") from error
 
 
 def closing_limit(seconds: float | None) -> float | None:

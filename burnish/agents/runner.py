@@ -2,8 +2,9 @@
 
 Every row is one task in one event loop: its agent loop runs, its output is checked, and it is scored while the others
 generate. A task waits for the rollout engine, for what its loop awaits, and for the scorer. Past `deadline_s` the
-waiting tasks are cancelled and named. A tool, a retriever or an interaction that fails ends its trajectory, which is
-returned as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
+waiting tasks are cancelled and named. A tool, a retriever or an interaction that fails ends its trajectory, and so does
+`rollout.trajectory_timeout`; it is returned as failed (`extra_fields["failure"]`). Any other failure ends the run,
+naming the trajectory.
 
 The loop runs while `finish` waits; where generation runs ahead of training (`trainer.async_rollout.staleness`) it has
 its own thread. What tools and clients open in one call is still good in the next; `close` ends it.
@@ -25,7 +26,7 @@ from burnish.agents.base import SECTION, AgentLoopOutput, find_loop, user_loops
 from burnish.agents.environment import CLOSE_S, TOOL_LOOPS, AgentSettings, Environment
 from burnish.agents.server import ServerManager
 from burnish.data.chat import ChatRenderer, to_messages
-from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
+from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError, text_of
 from burnish.loop_thread import LoopThread
 from burnish.rollout.base import Completion, RolloutEngine, Sampling
 from burnish.waits import waiting
@@ -81,7 +82,7 @@ class TrajectoryRunner:
 
     def begin(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> "Future[list[Trajectory]]":
         """Begin one trajectory per row. A row has `uid`, `sample` and `raw_prompt`."""
-        if {row.get("agent_name") or self.default_loop for row in rows} & {*TOOL_LOOPS}:
+        if {(row.get("agent_name") or self.default_loop).removesuffix("_loop") for row in rows} & {*TOOL_LOOPS}:
             _ = self.environment.tools  # here, because what starts a server would hold up all trajectories
         return self._loop.run(self._run_all(rows, call))
 
@@ -147,11 +148,11 @@ class TrajectoryRunner:
             loop = make(config=config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
             loop.environment = self.environment
             enter(f"in agent loop {name}")
-            returned = await loop.run(sampling.to_params(), **self._arguments(row))
+            returned = await self._in_time(loop.run(sampling.to_params(), **self._arguments(row)), name)
             output = self._finished(returned, server.completions)
         except ToolFailure as failure:
             nothing = [self.tokenizer.pad_token_id or 0]  # no token of a trajectory that could not continue is trained
-            extra = {"failure": str(failure), "finish_reason": "abort"}
+            extra = {"failure": text_of(failure), "finish_reason": "abort"}
             output = AgentLoopOutput(nothing, nothing, [0], [0.0], extra_fields=extra)
         except (UserError, WorkerError, DeadlineError):
             raise  # say what to fix, or that the process of an engine died or hangs
@@ -160,13 +161,28 @@ class TrajectoryRunner:
                 raise  # by the runner
             raise AgentError(f"agent loop {name} failed for {_who(row)}: what it awaited was cancelled") from error
         except (Exception, SystemExit) as error:  # the latter would end the event loop of all
-            raise AgentError(f"agent loop {name} failed for {_who(row)}: {type(error).__name__}: {error}") from error
+            said = f"{type(error).__name__}: {text_of(error)}"
+            raise AgentError(f"agent loop {name} failed for {_who(row)}: {said}") from error
         text = self._text(output.policy_turns() or [turn.token_ids for turn in server.completions])
         trajectory = Trajectory(row, output, text, completions=server.completions)
         if call.score is not None:
             enter("being scored")
             trajectory.score_result = await call.score(row, output, text)
         return trajectory
+
+    async def _in_time(self, run: Awaitable[Any], name: str) -> Any:
+        """What a loop returns, or a ToolFailure if that takes longer than one trajectory may."""
+        limit = asyncio.timeout(self.settings.rollout.trajectory_timeout)
+        try:
+            async with limit:
+                return await run
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise ToolFailure(
+                f"agent loop {name} did not end in {self.settings.rollout.trajectory_timeout:g} s; raise "
+                "actor_rollout_ref.rollout.trajectory_timeout (null: no limit)"
+            ) from error
 
     def _text(self, turns: Sequence[Sequence[int]]) -> str:
         """What the policy wrote, each turn on a new line, because other text stood between them."""

@@ -1,5 +1,8 @@
 """YAML files of loops, tools and interactions, and the code that they name: `package.module.Class` or `file.py:Class`
-(user_code.py has all forms). A relative file is looked for next to the YAML file, then in the working directory."""
+(user_code.py has all forms). A relative file is looked for next to the YAML file, then in the working directory.
+
+A class written for another framework's contract has a class method `burnish_class`, which gives the class that is made
+in its place (`compat/verl`)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,13 +26,16 @@ def read_yaml(path: str | Path, key: str) -> Any:
 def load_from_folder(target: str, folder: Path, key: str) -> Any:
     """The callable that a YAML file in `folder` names; `key` says where in it."""
     file, colon, name = target.rpartition(":")
-    if not file.endswith(".py"):
-        return load_target(target, key)
-    path = Path(file).expanduser()
-    found = next((place for place in (folder / path, path) if place.is_file()), None)
-    if found is None:
-        raise ConfigError(f"{key}={target}: there is no file {file} in {folder.absolute()} or the working directory")
-    return load_target(f"{found}{colon}{name}", key)
+    if file.endswith(".py"):
+        path = Path(file).expanduser()
+        place = next((place for place in (folder / path, path) if place.is_file()), None)
+        if place is None:
+            raise ConfigError(
+                f"{key}={target}: there is no file {file} in {folder.absolute()} or the working directory"
+            )
+        target = f"{place}{colon}{name}"
+    found = load_target(target, key)
+    return found.burnish_class() if hasattr(found, "burnish_class") else found
 
 
 def check_keys(given: Iterable[Any], known: Sequence[str], where: str) -> None:

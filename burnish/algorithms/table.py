@@ -84,7 +84,8 @@ class AlgorithmTable:
                 hint = f": {self.elsewhere[name.lower()]}"
             raise ConfigError(
                 f"{self.key}={name}: no such name{hint}. There are {', '.join(sorted(self.entries))}; a custom "
-                "function is named by its import path, my.module:function"
+                "function is named by its import path, my.module:function, or is registered in a module of "
+                "actor_rollout_ref.model.external_lib"
             )
         needs, whose = entry.needs, f"{self.key}={name}: its needs"  # a user's own are whatever was written
         if not isinstance(needs, Needs):

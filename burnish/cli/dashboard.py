@@ -19,9 +19,9 @@ def parser() -> FlagParser:
     made = FlagParser(
         "dashboard",
         "A local web page over run folders, while runs go on and afterwards: curves, times, trajectories, settings.",
-        "dashboard outputs --port 8080",
+        "dashboard outputs",
     )
     made.add_argument("folders", nargs="*", default=["outputs"], metavar="FOLDER", help="searched for runs [outputs]")
-    add_address(made)
+    add_address(made, 8080)
     add_key(made, KEY_VARIABLE)
     return made

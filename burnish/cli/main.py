@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from burnish import __version__
+from burnish.config.actor import LOSSES
+from burnish.config.algorithm import ESTIMATORS
 from burnish.config.nearest import nearest
 from burnish.entry.ending import importing, leave
 from burnish.entry.guard import DEBUG, guard
-from burnish.entry.keys import HELP, KEY_COMMANDS
+from burnish.entry.keys import HELP, KEY_COMMANDS, first_keys
 from burnish.errors import ConfigError
 from burnish.literal import print_text
 
@@ -59,9 +61,9 @@ RETRIEVER = CliCommand(
         "serve": CliCommand("run the retrieval server for the search agent", "burnish.search.serve_command"),
     },
     examples=(
-        "burnish retriever index --corpus corpus.jsonl --output wiki-index",
-        'burnish retriever query --index wiki-index "who wrote hamlet"',
-        "burnish retriever serve --index wiki-index --port 8000",
+        "burnish retriever index corpus.jsonl --out wiki-index",
+        'burnish retriever query wiki-index "who wrote hamlet"',
+        "burnish retriever serve wiki-index",
     ),
 )
 TRAINER_MODULES = {
@@ -85,6 +87,27 @@ COMMANDS = {
 }
 
 
+# What people type for a command: an algorithm, or another word for it.
+MEANT = {
+    **{name: f"ppo algorithm.adv_estimator={name}" for name in ESTIMATORS},
+    **{
+        name: f"ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode={name}"
+        for name in LOSSES
+        if name not in ESTIMATORS
+    },
+    "dapo": "ppo --config-name=recipes/dapo",
+    "dr_grpo": "ppo --config-name=recipes/dr_grpo",
+    **dict.fromkeys(("train", "rl", "fit", "run"), "ppo"),
+    **dict.fromkeys(("finetune", "fine_tune"), "sft"),
+    **dict.fromkeys(("reward", "reward_model"), "rm"),
+    **dict.fromkeys(("generation", "infer", "inference", "rollout", "sample"), "generate"),
+    **dict.fromkeys(("evaluate", "evaluation", "test", "score"), "eval"),
+    **dict.fromkeys(("merge", "convert", "save"), "export"),
+    **dict.fromkeys(("runs", "list", "ps"), "status"),
+    **dict.fromkeys(("index", "search"), "retriever"),
+}
+
+
 def main(argv: list[str] | None = None) -> int:
     """Entry point of the `burnish` script; returns the exit code."""
     return guard(dispatch, list(sys.argv[1:] if argv is None else argv))
@@ -104,7 +127,8 @@ def dispatch(argv: list[str]) -> int | None:
             return 0
         typed.append(name)
         if name not in commands:
-            near = nearest(name, commands)
+            meant = MEANT.get(name.lower().replace("-", "_")) if commands is COMMANDS else None
+            near = meant or nearest(name, commands)
             hint = f"Did you mean `{' '.join([*typed[:-1], near])}`? " if near else ""
             raise ConfigError(f"unknown command: {' '.join(typed)}. {hint}Available: {', '.join(commands)}")
         chosen = commands[name]
@@ -122,11 +146,18 @@ def overview() -> str:
     return f"""\
 burnish: reinforcement learning for language models
 
-usage: burnish <command> [key=value …]
+usage: burnish <command> …
+
+a first run:
+  burnish ppo {" ".join(KEY_COMMANDS["ppo"].example)}
+
+its keys to begin with (default in brackets):
+{first_keys()}
 
 commands:
 {lines(COMMANDS)}
 
+Runs take keys: key=value. The other commands take what they read first, then flags: --flag value, or flag=value.
 `burnish ppo --help` lists its keys, `burnish ppo --help rollout` those of one section.
 `--debug` shows a traceback with an error; `--version` prints the version."""
 

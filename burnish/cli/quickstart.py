@@ -208,5 +208,5 @@ def parser() -> FlagParser:
     add("--task", choices=TASKS, default="arithmetic", help="what the model learns [arithmetic]")
     add("--seeds", type=int, nargs="+", default=[1], metavar="SEED", help="one run for each seed [1]")
     add("--steps", type=int, default=STEPS, help=f"training steps [{STEPS}]")
-    add("--output", help=f"run folder [{OUTPUT}; for another task {OUTPUT}-TASK]")
+    add("--out", "--output", dest="output", help=f"run folder [{OUTPUT}; for another task {OUTPUT}-TASK]")
     return found

@@ -87,11 +87,11 @@ def serving(folder: Path) -> Iterator[list[str]]:
     index, log = folder / "data" / "index", folder / "data" / "retriever.log"
     shutil.rmtree(index, ignore_errors=True)  # of an earlier run, with other facts
     retriever = [sys.executable, "-m", "burnish.cli.main", "retriever"]
-    build = ["index", "--corpus", str(corpus(folder)), "--output", str(index)]
+    build = ["index", str(corpus(folder)), "--out", str(index)]
     made = subprocess.run([*retriever, *build], capture_output=True, text=True)
     if made.returncode:
         raise BurnishError(f"burnish retriever index failed: {made.stderr.strip()[-500:]}")
-    serve = ["serve", "--index", str(index), "--port", "0", "--topk", str(TOPK)]
+    serve = ["serve", str(index), "--port", "0", "--topk", str(TOPK)]
     with terminated_as_interrupted(), log.open("w", encoding="utf-8") as output:
         server = subprocess.Popen([*retriever, *serve], stdout=output, stderr=subprocess.STDOUT)
         try:

@@ -1,10 +1,11 @@
 """`burnish retriever index`, which builds a folder (`search/index.py`), and `query`, which prints the passages found in
 it."""
 
+import argparse
 import time
 from pathlib import Path
 
-from burnish.entry.arguments import FlagParser, positive
+from burnish.entry.arguments import FlagParser, add_input, positive
 from burnish.errors import ConfigError
 from burnish.literal import json_text, print_text
 from burnish.tracking.progress import Progress
@@ -33,7 +34,7 @@ def index(argv: list[str]) -> int:
         shown.close()
     size = sum(each.bytes for each in manifest.files.values()) / 1e6
     print_text(f"{output}: {manifest.passages} passages, {kind}, {size:.0f} MB, {time.monotonic() - began:.0f} s")
-    print_text(f'next: burnish retriever query --index {output} "…"')
+    print_text(f'next: burnish retriever query {output} "…"')
     return 0
 
 
@@ -62,11 +63,11 @@ def index_parser() -> FlagParser:
         "retriever index",
         'Index a corpus: JSON lines (.jsonl, .jsonl.gz) such as {"id": "0", "contents": "\\"Title\\"\\ntext"}.\n'
         "Run again after an interruption, it resumes. Settings of the encoder are read from its folder.",
-        "retriever index --corpus corpus.jsonl --output wiki-index",
+        "retriever index corpus.jsonl --out wiki-index",
     )
+    add_input(flags, "corpus", "CORPUS", "file of passages")
     add = flags.add_argument
-    add("--corpus", required=True, metavar="FILE", help="file of passages")
-    add("--output", required=True, metavar="DIR", help="new or empty folder for the index")
+    add("--out", "--output", dest="output", required=True, metavar="DIR", help="new or empty folder for the index")
     add("--kind", choices=KINDS, help="bm25: words; dense: vectors; both [both with --encoder, else bm25]")
     add("--encoder", metavar="FOLDER", help="Hugging Face encoder of the passages: all-MiniLM-L6-v2, e5, bge …")
     add("--pooling", choices=("mean", "cls", "last"), help="how token vectors are pooled [from the encoder's folder]")
@@ -84,17 +85,21 @@ SHOWN = 300  # characters of a passage
 
 
 def query(argv: list[str]) -> int:
-    flags = query_parser().parse_args(argv)
+    parser = query_parser()
+    flags = parser.parse_args(argv)
+    folder, *queries = [flags.index] * (flags.index is not None) + flags.words
+    if not queries:
+        parser.error("the query is missing")
     from burnish.search.index import open_index
 
     retriever = open_index(
-        Path(flags.index).expanduser(),
+        Path(folder).expanduser(),
         mode=flags.mode,
         rerank=flags.rerank,
         device=flags.device,
         corpus=Path(flags.corpus).expanduser() if flags.corpus else None,
     )
-    for query, hits in zip(flags.query, retriever.search(flags.query, flags.topk), strict=True):
+    for query, hits in zip(queries, retriever.search(queries, flags.topk), strict=True):
         if flags.json:
             documents = [{"id": hit.document.id, "contents": hit.document.contents} for hit in hits]
             shown = [{"document": one, "score": hit.score} for one, hit in zip(documents, hits, strict=True)]
@@ -115,11 +120,13 @@ def query_parser() -> FlagParser:
     flags = FlagParser(
         "retriever query",
         "Search an index and print the passages, best first.",
-        'retriever query --index wiki-index "who wrote hamlet" --topk 3',
+        'retriever query wiki-index "who wrote hamlet" --topk 3',
+        usage="burnish retriever query INDEX QUERY [QUERY …] [flags]",
     )
     add = flags.add_argument
-    add("query", nargs="+", metavar="QUERY", help="one or more queries")
-    add("--index", required=True, metavar="DIR", help="folder made by `burnish retriever index`")
+    words = "folder made by `burnish retriever index`, and one or more queries"
+    add("words", nargs="+", metavar="INDEX QUERY", help=words)
+    add("--index", help=argparse.SUPPRESS)
     add("--topk", type=positive, default=3, metavar="N", help="passages per query [3]")
     add("--mode", metavar="NAME", help="bm25, dense or hybrid [what the index has; hybrid if it has both]")
     add("--rerank", metavar="FOLDER", help="cross-encoder that re-ranks the passages")

@@ -1,28 +1,38 @@
 """`burnish status RUN`, `burnish doctor RUN` and `burnish replay DUMP`: the flags of `tracking/run_status.py`,
 `tracking/run_health.py` and `trainer/replay.py`."""
 
+from dataclasses import asdict
+from pathlib import Path
+
 from burnish.entry.arguments import FlagParser
-from burnish.literal import print_text
+from burnish.literal import json_text, print_text
 
 STATUS = """\
 What a run is doing: whether it is alive, its step, what each of its processes is waiting for (longest first, with owner
 and limit), its last events, and the newest file with the stacks of all threads. Reads the run folder only, so it works
-from any machine that sees the folder, and for runs that have ended."""
+from any machine that sees the folder, and for runs that have ended. Of a folder with several runs, and without one of
+outputs/, it lists the runs: name, state, step, when each was last heard of, and its last metric."""
+RUNS = "outputs"  # where run folders are by default
 
 
 def status_parser() -> FlagParser:
     p = FlagParser("status", STATUS, "status outputs/burnish/run")
-    p.add_argument("run", metavar="RUN", help="the run folder (trainer.default_local_dir)")
+    p.add_argument("run", nargs="?", metavar="RUN", help="a run folder, or a folder with several [outputs]")
     p.add_argument("--json", action="store_true", help="print JSON, for programs")
     return p
 
 
 def status(argv: list[str]) -> int:
     options = status_parser().parse_args(argv)
-    from burnish.tracking.run_status import as_text, read_status
+    from burnish.tracking.run_status import as_table, as_text, find_runs, is_run, read_status
 
-    status = read_status(options.run)
-    print_text(status.as_json() if options.json else as_text(status))
+    place = options.run or RUNS
+    runs = [] if is_run(Path(place).expanduser()) else find_runs(place)
+    if runs:
+        print_text(json_text([asdict(run) for run in runs], indent=2) if options.json else as_table(runs))
+        return 0
+    status = read_status(place)
+    print_text(json_text(asdict(status), indent=2) if options.json else as_text(status))
     return 0
 
 

@@ -42,10 +42,10 @@ def parser() -> FlagParser:
     found = FlagParser(
         "serve",
         "An OpenAI-compatible endpoint over a model or checkpoint: /v1/chat/completions, /v1/completions, /v1/models.",
-        "serve outputs/quickstart --port 8001 --served-model-name sums",
+        "serve outputs/quickstart --served-model-name sums",
     )
     add_model_flags(found)
-    add_address(found)
+    add_address(found, 8001)
     add = found.add_argument
     add("--served-model-name", metavar="NAME", help="what clients call the model [the folder's name]")
     add_key(found, KEY_VARIABLE)

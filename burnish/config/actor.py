@@ -8,7 +8,7 @@ from burnish.config.fsdp import NOT_TRAINED, FSDPConfig
 from burnish.config.key import Keys, key, section
 from burnish.config.model import ModelConfig
 from burnish.config.optim import OptimConfig
-from burnish.config.trainer import PPO, SETUP
+from burnish.config.trainer import NOT_PROFILED, PPO, SETUP
 
 STRATEGIES = ("fsdp", "fsdp2", "megatron")
 MEGATRON = "training with Megatron-core"
@@ -59,7 +59,7 @@ def ulysses(reader: str = ACTOR) -> Any:
 
 
 @dataclass
-class PolicyLossConfig:
+class PolicyLossConfig(Keys):
     """Which policy loss, and the numbers of those that have their own."""
 
     # Which names there are is the table's to say (algorithms/losses): a user can add one.
@@ -133,7 +133,7 @@ class ActorConfig(Keys, reader=ACTOR):
     optim: OptimConfig = section(OptimConfig)
     fsdp_config: FSDPConfig = section(FSDPConfig)
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)
-    profiler: dict[str, Any] = key({}, "profiling of this worker", later="profiling")
+    profiler: dict[str, Any] = key({}, "profiling of this worker", inert=NOT_PROFILED)
 
 
 @dataclass
@@ -182,7 +182,7 @@ class CriticConfig(Keys, reader=CRITIC):
     )
     fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": CRITIC})
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)
-    profiler: dict[str, Any] = key({}, "profiling of this worker", later="profiling")
+    profiler: dict[str, Any] = key({}, "profiling of this worker", inert=NOT_PROFILED)
 
 
 @dataclass

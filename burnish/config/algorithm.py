@@ -115,9 +115,12 @@ class AlgorithmConfig(Keys, reader="trainer/credit.py"):
     lam: float = key(1.0, "lambda of generalised advantage estimation", GAE, low=0, high=1)
     norm_adv_by_std_in_grpo: bool = key(True, "divide by the standard deviation of the group; false: Dr.GRPO", GRPO)
     gdpo_reward_keys: list[str] | None = key(
-        None, "gdpo: values of the reward function that are normalised separately; null: the score"
+        None,
+        "gdpo: values of the reward function that are normalised separately; null: of its functions, else the score",
     )
-    gdpo_reward_weights: list[float] | None = key(None, "gdpo: a weight for each of them; null: 1", GDPO)
+    gdpo_reward_weights: list[float] | None = key(
+        None, "gdpo: a weight for each of them; null: that of the function, or 1", GDPO
+    )
     reward_gt_coef: float = key(1.0, "prime: weight of the outcome reward", PRIME, low=0)
     reward_dpo_coef: float = key(1.0, "prime: weight of the implicit process reward", PRIME, low=0)
     use_kl_in_reward: bool = key(False, "subtract a KL penalty from the reward")

@@ -1,5 +1,6 @@
 """Keys that users know from elsewhere: `ALIASES` are other spellings, each accepted, rewritten and reported once;
-`UNSUPPORTED` are refused, `+` or not, with the reason and the key to use instead.
+`UNSUPPORTED` are refused, `+` or not, with the reason and the key to use instead, unless they are switched off (false,
+null, 0, empty) or have the value in `AT_DEFAULT`.
 
 An alias maps to the key of ours, or to a function `(value, given) -> {key: value}` where the value decides; `given`
 holds everything else that was set. A function may hand back the key itself: then nothing is rewritten.
@@ -9,6 +10,12 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from burnish.config.algorithm import OverlongBufferConfig
+from burnish.config.key import keys_of
+from burnish.config.reward import CustomRewardFunctionConfig, RewardManagerConfig
+from burnish.config.rollout import LOOPS
+from burnish.config.trainer import RayInitConfig
+
 Rewrite = Callable[[Any, Mapping[str, Any]], dict[str, Any]]
 
 POLICY, ACTOR, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -17,6 +24,8 @@ PASSES = (  # which have a size of micro-batches
     f"{ACTOR}.ppo_", f"{ROLLOUT}.log_prob_", "actor_rollout_ref.ref.log_prob_", "critic.ppo_", "critic.forward_",
     "reward_model.",
 )  # fmt: skip
+SANDBOX = "url max_concurrent memory_limit_mb"  # keys of `sandbox_fusion`
+OTHER_SPLITS = [f"{ROLLOUT}.{name}_parallel_size" for name in ("data", "expert", "pipeline_model")]
 DEFAULT_LORA_RANK = 16
 SHOWN_GENERATIONS = 10
 
@@ -28,8 +37,8 @@ def _kl_penalty(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agent_loop(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`tool_agent_loop` is the loop `tool_agent`; other names stay as they are."""
-    name = value.removesuffix("_loop") if isinstance(value, str) and value.endswith("_agent_loop") else value
+    """`tool_agent_loop` is the loop `tool_agent`; the names of users' own stay as they are."""
+    name = next((loop for loop in LOOPS if value == f"{loop}_loop"), value)
     return {f"{ROLLOUT}.agent.default_agent_loop": name}
 
 
@@ -45,8 +54,23 @@ def _log_generations(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"trainer.log_val_generations": count}
 
 
+def _column(side: str) -> dict[str, str | Rewrite]:
+    """A column and the names inside it, `extra_info` and [question], are one key: extra_info.question."""
+
+    def rewrite(column: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        inside = given.get(f"data.{side}_dict_keys") or []
+        names = [column, *([inside] if isinstance(inside, str) else inside)]
+        return {f"data.{side}_key": ".".join(map(str, names)) if column else column}
+
+    return {f"data.{side}_key": rewrite, f"data.{side}_dict_keys": lambda inside, given: {}}
+
+
 def _under(old: str, new: str, names: str) -> dict[str, str | Rewrite]:
-    return {f"{old}.{name}": f"{new}.{name}" for name in names.split()}
+    return {f"{old}.{name}".lstrip("."): f"{new}.{name}".lstrip(".") for name in names.split()}
+
+
+def _keys(old: str, new: str, section: type) -> dict[str, str | Rewrite]:
+    return _under(old, new, " ".join(keys_of(section)))
 
 
 ALIASES: dict[str, str | Rewrite] = {
@@ -54,12 +78,13 @@ ALIASES: dict[str, str | Rewrite] = {
     "algorithm.kl_penalty": _kl_penalty,
     "algorithm.use_pf_ppo": "algorithm.pf_ppo.enable",
     f"{ROLLOUT}.agent_loop": _agent_loop,
-    "tool_config_path": f"{MULTI_TURN}.tool_config_path",
+    **_under("data", MULTI_TURN, "tool_config_path function_tool_path"),
+    **_under("", MULTI_TURN, "tool_config_path function_tool_path"),
     "tool_config.max_tool_calls": f"{MULTI_TURN}.max_tool_calls",
     "tool_config.timeout": f"{MULTI_TURN}.tool_timeout",
     f"{MULTI_TURN}.max_turns": f"{MULTI_TURN}.max_assistant_turns",
     "sampling_params.max_tokens": "data.max_response_length",
-    "sampling_params.timeout": f"{ROLLOUT}.timeout",
+    "sampling_params.timeout": f"{ROLLOUT}.trajectory_timeout",
     f"{ACTOR}.lora.enable": _lora_enable,
     f"{ACTOR}.lora.r": lambda rank, given: {
         f"{POLICY}.lora_rank": rank if given.get(f"{ACTOR}.lora.enable", True) else 0
@@ -68,20 +93,32 @@ ALIASES: dict[str, str | Rewrite] = {
     f"{ACTOR}.lora.target_modules": f"{POLICY}.target_modules",
     "reward_model.model_path": "reward_model.model.path",
     "reward_model.batch_size": "reward_model.micro_batch_size_per_gpu",
-    **_under("reward_model.sandbox_fusion", "reward_model.sandbox", "url max_concurrent memory_limit_mb"),
-    **_under("reward_model.overlong_buffer", "algorithm.overlong_buffer", "enable len penalty_factor"),
-    **_under(
-        "reward_model.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", "enable len penalty_factor"
-    ),
+    "reward_model.num_workers": "reward.num_workers",
+    "reward.reward_model.enable": "reward_model.enable",
+    "reward.reward_model.model_path": "reward_model.model.path",
+    **_keys("reward.custom_reward_function", "custom_reward_function", CustomRewardFunctionConfig),
+    **_keys("reward.reward_manager", "reward_manager", RewardManagerConfig),
+    **_under("reward_model.sandbox_fusion", "reward_model.sandbox", SANDBOX),
+    **_under("reward.sandbox_fusion", "reward_model.sandbox", SANDBOX),
+    **_under("sandbox_fusion", "reward_model.sandbox", SANDBOX),
+    **_keys("reward_model.overlong_buffer", "algorithm.overlong_buffer", OverlongBufferConfig),
+    **_keys("reward_model.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
+    **_keys("reward.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
+    **_keys("ray_kwargs.ray_init", "ray_init", RayInitConfig),
+    "ray_kwargs.timeline_json_file": "ray_init.timeline_json_file",
+    **_under(ACTOR, f"{ACTOR}.policy_loss", "tau_pos tau_neg"),
+    **_under("trainer", "", "controller_nsight_options worker_nsight_options"),
     "trainer.run_name": "trainer.experiment_name",
     "trainer.log_generation_samples": _log_generations,
     "model_engine": lambda value, given: {f"{ACTOR}.strategy": "fsdp" if value == "dp" else value},
     "hybrid_engine": "actor_rollout_ref.hybrid_engine",
     **{f"{name}micro_batch_size": f"{name}micro_batch_size_per_gpu" for name in PASSES},
     **{f"{name}.optim.warmup_style": f"{name}.optim.lr_scheduler_type" for name in (ACTOR, "critic")},
+    **{f"{name}.optim.clip_grad": f"{name}.grad_clip" for name in (ACTOR, "critic")},
     **_under(
         "critic.model.fsdp_config", "critic.fsdp_config", "param_offload optimizer_offload offload_policy fsdp_size"
     ),
+    "data.seed": lambda seed, given: {} if seed is None else {"data.seed": seed},  # null, elsewhere: any order
     "data.train_data_num": "data.train_max_samples",
     "data.val_data_num": "data.val_max_samples",
     "data.shuffle_train_dataloader": "data.shuffle",
@@ -95,19 +132,28 @@ RM_ALIASES: dict[str, str | Rewrite] = {
     "trainer.run_name": "trainer.experiment_name",
 }
 
-SFT_ALIASES: dict[str, str | Rewrite] = {**RM_ALIASES, "data.multiturn.messages_key": "data.messages_key"}
+SFT_ALIASES: dict[str, str | Rewrite] = {
+    **RM_ALIASES,
+    **_column("prompt"),
+    **_column("response"),
+    "data.multiturn.messages_key": "data.messages_key",
+    "use_remove_padding": "model.use_remove_padding",
+}
 
-# Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
-SAMPLES = "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)"
-SAMPLED_LOG_PROBS = (
-    "the log-probs of what is sampled are always written, and no pass computes them again; remove the key "
-    "(burnish ppo has it in actor_rollout_ref.rollout)"
-)
+GENERATION_ALIASES: dict[str, str | Rewrite] = {
+    "rollout.log_prob_micro_batch_size": "rollout.log_prob_micro_batch_size_per_gpu",
+    "ray_kwargs": "ray_init",
+}
+
+EVAL_ALIASES: dict[str, str | Rewrite] = {
+    **_keys("reward.custom_reward_function", "custom_reward_function", CustomRewardFunctionConfig),
+    **_under("sandbox_fusion", "reward_model.sandbox", SANDBOX),
+    "ray_kwargs": "ray_init",
+}
 
 UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what to use instead
     "*.fsdp_config.grad_offload": "gradients live as long as one update and move with their weights; "
     "use fsdp_config.param_offload or fsdp_config.optimizer_offload",
-    "*.fsdp_config.wrap_policy*": "every decoder layer is sharded separately; remove the key",
     "*.fsdp_config.use_orig_params": "weights always keep their own names and shapes; remove the key",
     "*.checkpoint.contents": "what is written and what is read are two keys; "
     "use checkpoint.save_contents and checkpoint.load_contents",
@@ -142,18 +188,81 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "trainer.npu*": "devices are trainer.device=cuda or cpu",
     "transfer_queue.*": "batches go straight from worker to controller; remove the key",
     "data.balance_dp_token": "packing (data.packing) evens out lengths; remove the key",
+    "ulysses_sequence_parallel_size": "one process trains on whole sequences; remove the key",
     "model.strategy": "one process holds the whole model; remove the key",
     "use_remove_padding": "use model.use_remove_padding",
-    "rollout.n": SAMPLES,
-    "rollout.n_agent": SAMPLES,
-    "rollout.calculate_log_probs": SAMPLED_LOG_PROBS,
-    "rollout.log_prob_*": SAMPLED_LOG_PROBS,
+    "*.optim.total_training_steps": "the schedule ends with the run; use trainer.total_training_steps",
+    "*.optim.num_cycles": "the cosine schedule falls once; remove the key",
+    "*.fsdp_config.seed": "use trainer.seed",
+    "*.fsdp_config.full_determinism": "the same seed gives the same run; remove the key",
+    "*.fsdp_config.dtype": "use model.dtype",
+    "*.data_loader_seed": "the order of mini-batches follows trainer.seed",
+    "*.use_shm": "files are read once, in place; remove the key",
+    "actor_rollout_ref.actor.freeze_vision_tower": "models read text alone; remove the key",
+    "actor_rollout_ref.actor.calculate_entropy": "use actor.entropy_coeff",
+    "actor_rollout_ref.actor.use_remove_padding": "use actor_rollout_ref.model.use_remove_padding",
+    "actor_rollout_ref.ref.strategy": "the reference is sharded as the actor; remove the key",
+    "actor_rollout_ref.ref.use_torch_compile": "the model runs without compiling; remove the key",
+    "actor_rollout_ref.ref.ulysses_sequence_parallel_size": "use actor.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.ref.entropy_*": "the reference computes no entropy; remove the key",
+    "actor_rollout_ref.nccl_timeout": "use trainer.worker_timeout",
+    "actor_rollout_ref.model.hf_config_path": "the configuration is the model folder's; use model.override_config",
+    **dict.fromkeys(OTHER_SPLITS, "use rollout.tensor_model_parallel_size"),
+    "actor_rollout_ref.rollout.cudagraph_capture_sizes": "use rollout.enforce_eager",
+    "actor_rollout_ref.rollout.logprobs_mode": "log-probs are those of the sampled distribution; remove the key",
+    "actor_rollout_ref.rollout.scheduling_policy": "requests run in their order; remove the key",
+    "actor_rollout_ref.rollout.over_sample_rate": "use data.gen_batch_size to draw more prompts than are trained on",
+    "actor_rollout_ref.rollout.skip_*": "every batch is generated, from token ids; remove the key",
+    "actor_rollout_ref.rollout.quantization*": "engines generate in rollout.dtype; remove the key",
+    "actor_rollout_ref.rollout.trace.*": "use trainer.rollout_data_dir to keep trajectories",
+    "actor_rollout_ref.rollout.agent.custom_async_server.*": "use rollout.name; remove the key",
+    f"{MULTI_TURN}.use_inference_chat_template": "turns are joined token by token; remove the key",
+    f"{MULTI_TURN}.tokenization_sanity_check_mode": "turns are joined token by token; remove the key",
+    f"{MULTI_TURN}.num_repeat_rollouts": "use rollout.n",
+    "data.image_patch_size": "models read text alone; remove the key",
+    "data.return_multi_modal_inputs": "models read text alone; remove the key",
+    "data.datagen.*": "a reward function or an agent loop proposes rows; use data.augment",
+    "reward_model.enable_resource_pool": "use trainer.resource_pools",
+    "reward_model.n_gpus_per_node": "use trainer.resource_pools",
+    "reward_model.nnodes": "use trainer.resource_pools",
+    "reward.max_concurrency_per_worker": "use reward.num_workers",
+    # Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
+    "rollout.n_agent": "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)",
     "rollout.val_kwargs.*": "sampling keys sit in rollout itself: rollout.temperature, rollout.top_p, rollout.top_k "
     "(burnish ppo: actor_rollout_ref.rollout.val_kwargs)",
     "rollout.micro_batch_size*": "use data.batch_size for the prompts answered at a time, rollout.max_num_seqs for the "
     "sequences generated at a time",
     "rollout.seed": "sampling follows trainer.seed",
 }
+
+AT_DEFAULT: dict[str, Any] = {  # pattern over names in UNSUPPORTED → the value that files have who leave it alone
+    "*.optim.total_training_steps": -1,
+    "*.optim.num_cycles": 0.5,
+    "*.fsdp_config.seed": 42,
+    "*.fsdp_config.dtype": "bfloat16",
+    "*.data_loader_seed": 42,
+    "actor_rollout_ref.actor.use_remove_padding": True,
+    "actor_rollout_ref.ref.strategy": "fsdp",
+    "actor_rollout_ref.ref.use_torch_compile": True,
+    "actor_rollout_ref.ref.ulysses_sequence_parallel_size": 1,
+    "actor_rollout_ref.nccl_timeout": 600,
+    "ulysses_sequence_parallel_size": 1,
+    **dict.fromkeys(OTHER_SPLITS, 1),
+    "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs",
+    "actor_rollout_ref.rollout.scheduling_policy": "fcfs",
+    "actor_rollout_ref.rollout.skip_dump_dir": "/tmp/rollout_dump",
+    "actor_rollout_ref.rollout.skip_tokenizer_init": True,
+    f"{MULTI_TURN}.tokenization_sanity_check_mode": "strict",
+    "data.image_patch_size": 14,
+    "data.return_multi_modal_inputs": True,
+    "reward.max_concurrency_per_worker": 16,
+    "trainer.use_legacy_worker_impl": "auto",
+}
+
+
+def leaves_alone(name: str, value: Any) -> bool:
+    """Whether a key that is not supported has a value that asks for nothing."""
+    return not value or any(fnmatchcase(name, pattern) and value == default for pattern, default in AT_DEFAULT.items())
 
 
 def why_unsupported(name: str) -> str | None:

@@ -6,11 +6,11 @@ import copy
 import dataclasses
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from burnish.config.aliases import Rewrite, why_unsupported
+from burnish.config.aliases import Rewrite, leaves_alone, why_unsupported
 from burnish.config.command import RESOLVED, Flags
 from burnish.config.key import KnownKey, keys_of, read, write
 from burnish.config.nearest import nearest
@@ -20,6 +20,9 @@ from burnish.errors import ConfigError, NotAvailable
 log = logging.getLogger(__name__)
 
 Config = TypeVar("Config", bound=Any)
+NO_EFFECT = "no effect: "
+TARGET, NO_TARGET = "_target_", "the sections of burnish have their classes"
+OFF = "they are off, and burnish has none of it"
 
 
 @dataclass
@@ -39,8 +42,12 @@ class Loaded(Generic[Config]):
 
     def log_notices(self) -> None:
         """Print what was renamed, switched on, planned, or has no effect."""
+        idle = [notice.removeprefix(NO_EFFECT) for notice in self.notices if notice.startswith(NO_EFFECT)]
         for notice in self.notices:
-            log.info("%s", notice)
+            if not notice.startswith(NO_EFFECT):
+                log.info("%s", notice)
+        if idle:  # one line, however many keys a recipe lists
+            log.info("%s%s", NO_EFFECT, "; ".join(idle))
 
 
 def build(
@@ -51,24 +58,31 @@ def build(
 ) -> Loaded[Config]:
     """Make a `root` from the keys in `given`; `typed` names those that came from the command line and win."""
     known = keys_of(root)
-    flat = flatten(given, known)
+    flat = flatten(given, [*known, *aliases])
     flat, notices = rewrite_aliases(flat, aliases, typed)
+    reasons: dict[str, list[str]] = defaultdict(list)  # why keys have no effect
+    for name in [name for name in flat if name not in known]:
+        if name.endswith(f".{TARGET}"):
+            reasons[NO_TARGET].append(name)
+            del flat[name]
+        elif (reason := why_unsupported(name)) and leaves_alone(name, flat[name]):
+            reasons[OFF if not flat[name] else reason].append(name)
+            del flat[name]
     if problems := [complaint(name, known) for name in flat if name not in known]:
         raise ConfigError("\n".join(problems))
     values = convert_all(resolve(flat, known), known)
     refuse_unavailable(values, known)
-    reasons: dict[str, list[str]] = defaultdict(list)  # why keys have no effect
     for name, about in known.items():
         if name in values and about.about.inert:
             reasons[about.about.inert].append(name)
-    notices += [f"no effect: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+    notices += [f"{NO_EFFECT}{', '.join(names)} ({reason})" for reason, names in reasons.items()]
     config = root()
     for name, value in values.items():
         write(config, name, copy.deepcopy(value))
     return Loaded(config, values, notices)
 
 
-def flatten(given: Mapping[str, Any], known: Mapping[str, KnownKey], prefix: str = "") -> dict[str, Any]:
+def flatten(given: Mapping[str, Any], known: Collection[str], prefix: str = "") -> dict[str, Any]:
     """Nested sections to dotted names; what lies below a known key is its value, and a section of null sets nothing."""
     flat: dict[str, Any] = {}
     for part, value in given.items():
@@ -89,6 +103,8 @@ def rewrite_aliases(
     notices = []
     for name in (name for name in flat if name in aliases):
         alias, value = aliases[name], flat[name]
+        if value is None and alias in flat:  # an old spelling that is left empty beside the new one
+            continue
         for target, new in ({alias: value} if isinstance(alias, str) else alias(value, flat)).items():
             other = came_from.get(target)
             if other is not None and _is_typed(other, typed) and not _is_typed(name, typed):
@@ -172,11 +188,13 @@ def refuse_unavailable(values: Mapping[str, Any], known: Mapping[str, KnownKey])
 
 def explain(config: Any, explicit: frozenset[str] = frozenset()) -> str:
     """What differs from the defaults, a line per key. A key left null or auto and filled in since is still at its
-    default; one that another key changed is marked."""
+    default; one that another key changed is marked, and one without effect is left out."""
     changed = {
         name: (read(config, name), name in explicit)
         for name, known in keys_of(type(config)).items()
-        if read(config, name) != known.default and (name in explicit or known.default not in (None, "auto"))
+        if read(config, name) != known.default
+        and (name in explicit or known.default not in (None, "auto"))
+        and not known.about.inert
     }
     width = max((len(name) for name in changed), default=0)
     return "\n".join(

@@ -130,7 +130,9 @@ def _folder_with(name: str, folders: list[Path]) -> Path:
 
 
 def _add_override(command: CommandLine, text: str, folder: Path | None) -> None:
-    """One `key=value`, `+key=value`, `++key=value` or `~key`."""
+    """One `key=value`, `+key=value`, `++key=value`, `--key=value` or `~key`."""
+    if text.startswith("--") and "=" in text:
+        text = text[2:]
     if text.startswith("-"):
         raise ConfigError(f"unknown option {text!r}; keys are set as section.key=value, --help lists them")
     key = text.lstrip("+~").partition("=")[0].strip()
@@ -194,6 +196,7 @@ def _as_hydra_wants_it(command: CommandLine) -> Iterator[None]:
             if full_error is not None:
                 os.environ["HYDRA_FULL_ERROR"] = full_error
     said = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]  # Hydra's own
+    said = [text for text in said if "ConfigStore schema" not in text]  # a recipe may be called like a built-in one
     command.notices += list(dict.fromkeys(said))
 
 

@@ -8,10 +8,10 @@ from burnish.config.engines import check_engine, engine_spec
 from burnish.config.generation import EvalConfig, GenerationConfig
 from burnish.config.needs import Needs
 from burnish.config.ppo import REWARD_MODEL, PPOConfig
-from burnish.config.rules import Given, batch, loss, models, run, sampling
+from burnish.config.rules import Given, at_default, batch, loss, models, run, sampling
 from burnish.config.rules.cluster import cluster
 from burnish.config.rules.correction import correction, run_ahead
-from burnish.config.rules.scoring import rewards, scoring
+from burnish.config.rules.scoring import functions, rewards, scoring
 from burnish.config.supervised import RMConfig, SFTConfig, SupervisedConfig
 from burnish.errors import ConfigError
 
@@ -40,6 +40,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     sampling.agents(config, given)
     batch.group_size(config, given)
     sampling.sampling(config, given)
+    loss.kl_terms(config, given)
     batch.mini_batches(config, given)
     batch.micro_batches(config, given)
     models.critic(config, given)
@@ -47,14 +48,13 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     cluster(config, given)
     for name, model in config.models.items():
         models.lora(model, name, given, trains=name != REWARD_MODEL)
-    loss.kl_terms(config, given)
     models.offload(config, given)
     loss.clip_range(config, given)
     run_ahead(config, given)
     correction(config, given)
+    rewards(config, given)
     loss.estimator_keys(config, given)
     loss.loss_keys(config, given)
-    rewards(config, given)
     scoring(config, given)
     run.optimiser(config.actor_rollout_ref.actor.optim, "actor_rollout_ref.actor.optim")
     run.optimiser(config.critic.optim, "critic.optim")
@@ -70,7 +70,7 @@ def finalise_sft(config: SFTConfig, explicit: frozenset[str]) -> list[str]:
     _supervised(config, given)
     if (data.prompt_key is None) != (data.response_key is None):
         raise ConfigError("data.prompt_key and data.response_key go together: a prompt and its response; give both")
-    if data.prompt_key is not None and "data.messages_key" in given:
+    if data.prompt_key is not None and not at_default(data, "messages_key"):
         raise ConfigError(
             "data.messages_key is for conversations, data.prompt_key for single prompts; keep one of them"
         )
@@ -117,5 +117,6 @@ def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
     given = Given(explicit)
     run.require(config, EVAL_EXAMPLES)
     run.outputs_of_evaluation(config)
+    functions(config.custom_reward_function, given)
     scoring(config, given)
     return given.notices

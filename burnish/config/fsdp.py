@@ -1,6 +1,7 @@
 """`*.fsdp_config`: sharding and offload of one model. Several processes share it by FSDP2; one holds it whole."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from burnish.config.key import Keys, key
 from burnish.config.model import dtype_key
@@ -26,6 +27,7 @@ class FSDPConfig(Keys, reader="engine/sharding.py"):
         True, "free a layer's gathered weights until the backward pass gathers them again"
     )
     forward_prefetch: bool = key(False, "gather the next layer's weights before they are needed")
+    wrap_policy: dict[str, Any] = key({}, "which layers are sharded", inert="every decoder layer is sharded separately")
     model_dtype: str = dtype_key(
         "type of the master weights", now=("float32",), later="master weights of another type than float32"
     )

@@ -11,8 +11,12 @@ from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, Rule
 from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
 from burnish.config.trainer import RAY
 
+NO_RAY = "this command runs without Ray"
+ONE = "burnish generate uses one process; set it to 1"
 READER, EVALUATION = "trainer/generation.py", "trainer/evaluation.py"
 NO_BACKWARD = "there is no backward pass in burnish generate"
+NOT_TRAINED = "nothing is trained in burnish generate"
+SAMPLED = "the log-probs of what is sampled are always written, and no pass computes them again"
 
 
 @dataclass
@@ -51,18 +55,21 @@ class GenerationRolloutConfig(BaseRolloutConfig, reader=READER):
     prompt_length: int = key(512, "longest prompt, in tokens", low=1)
     response_length: int = key(512, "longest response, in tokens", low=1)
     dtype: str = dtype_key("type of the rollout engine's weights; auto: model.dtype")
-    free_cache_engine: bool = key(
-        True, "free the KV pool while training", inert="nothing is trained in burnish generate"
-    )
+    free_cache_engine: bool = key(True, "free the KV pool while training", inert=NOT_TRAINED)
+    n: int = key(1, "responses per prompt, which data.n_samples sets: 1 here", "config/rules/sampling.py", low=1)
+    calculate_log_probs: bool = key(True, "keep the log-probs of sampled tokens", inert=SAMPLED)
+    log_prob_micro_batch_size_per_gpu: int | None = key(None, "sequences per pass of log-probs", inert=SAMPLED)
+    log_prob_use_dynamic_bsz: bool | None = key(None, "split micro-batches by tokens", inert=SAMPLED)
+    log_prob_max_token_len_per_gpu: int | None = key(None, "tokens per micro-batch", inert=SAMPLED)
 
 
 @dataclass
 class GenerationTrainerConfig(Keys, reader=READER):
     """Where generation runs."""
 
-    nnodes: int = key(1, "machines", low=1, later=RAY)
+    nnodes: int = key(1, "machines", low=1, later=RAY, instead=ONE)
     n_gpus_per_node: int | str = key(
-        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY
+        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY, instead=ONE
     )
     device: str = key("auto", "device; auto: a GPU where there is one", choices=("auto", "cuda", "cpu"))
     seed: int = key(1, "seed of sampling", low=0)
@@ -79,6 +86,8 @@ class GenerationConfig:
     do_search: bool = key(False, "rows without agent_name use search_agent", "config/finalise.py")
     max_turns: int = key(10, "searches per question", READER, low=0)
     retriever: RetrieverConfig = section(RetrieverConfig)
+    actor: dict[str, Any] = key({}, "how a policy is updated", inert=NOT_TRAINED)
+    ray_init: dict[str, Any] = key({}, "how Ray is started", inert=NO_RAY)
 
 
 @dataclass
@@ -106,3 +115,4 @@ class EvalConfig:
     custom_reward_function: CustomRewardFunctionConfig = section(CustomRewardFunctionConfig)
     reward_model: RuleConfig = section(RuleConfig)
     reward: RewardConfig = section(RewardConfig, readers={"on_error": EVALUATION, "max_failure_ratio": EVALUATION})
+    ray_init: dict[str, Any] = key({}, "how Ray is started", inert=NO_RAY)

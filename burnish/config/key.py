@@ -24,7 +24,7 @@ class Key:
     doc: str
     reader: str = ""  # the file in `burnish/` that reads it, which a test checks; none: `later` or `inert`
     choices: tuple[Any, ...] | str = ()  # the values allowed, or the table that has them, as package.module:name
-    import_path: bool = False  # also a user's own, as package.module:name
+    import_path: bool = False  # it may name a user's own code, as package.module:name
     refused: Mapping[str, str] = field(default_factory=dict)  # values known from elsewhere: why they are no choice here
     low: float | None = None  # bounds of a number: at least,
     above: float | None = None  # more than,
@@ -67,13 +67,24 @@ class Section:
 
 class Keys:
     """Base of configuration classes: `class DataConfig(Keys, reader=…)` names the file that reads the keys which name
-    none, but for those that nothing reads."""
+    none, but for those that nothing reads. Users' code may also read a key by `config["lr"]` and `config.get("lr")`."""
 
     def __init_subclass__(cls, reader: str = "") -> None:
         for name in cls.__annotations__:
             about = cls.__dict__[name].metadata[METADATA]
             if isinstance(about, Key) and not (about.reader or about.inert or isinstance(about.later, str)):
                 cls.__dict__[name].metadata = {METADATA: dataclasses.replace(about, reader=reader)}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and hasattr(self, name)
 
 
 def key(default: Any, doc: str, reader: str = "", **about: Any) -> Any:

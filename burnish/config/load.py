@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES, Rewrite
+from burnish.config.aliases import ALIASES, EVAL_ALIASES, GENERATION_ALIASES, RM_ALIASES, SFT_ALIASES, Rewrite
 from burnish.config.build import Config, Loaded, build, complaint, to_yaml
 from burnish.config.command import compose_jobs, keep_text, parse_command
 from burnish.config.generation import EvalConfig, GenerationConfig
@@ -19,6 +19,7 @@ from burnish.config.supervised import RMConfig, SFTConfig
 from burnish.config.values import is_text, show
 from burnish.errors import ConfigError
 from burnish.literal import print_text
+from burnish.user_code import import_libraries
 
 PLACE = ("trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name")  # where a run is
 LABEL = 100  # characters of a run's name that a sweep adds at most
@@ -38,8 +39,8 @@ class Schema(Generic[Config]):
 PPO = Schema("ppo", "ppo_trainer", PPOConfig, ALIASES)
 SFT = Schema("sft", "sft_trainer", SFTConfig, SFT_ALIASES)
 RM = Schema("rm", "rm_trainer", RMConfig, RM_ALIASES)
-GENERATION = Schema("generate", "generation", GenerationConfig, output="data.output_path")
-EVAL = Schema("eval", "evaluation", EvalConfig, output="data.output_path")
+GENERATION = Schema("generate", "generation", GenerationConfig, GENERATION_ALIASES, output="data.output_path")
+EVAL = Schema("eval", "evaluation", EvalConfig, EVAL_ALIASES, output="data.output_path")
 
 
 def run(
@@ -109,9 +110,16 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
     jobs = []
     for given in compose_jobs(command):
         job = build(given, schema.root, schema.aliases, frozenset(command.typed))
+        import_libraries(libraries(job.config))
         job.notices, job.flags = list(dict.fromkeys(command.notices + job.notices)), command.flags
         jobs.append(job)
     return jobs if schema.output else _with_own_folders(jobs)
+
+
+def libraries(config: Any) -> dict[str, Any]:
+    """The keys `….external_lib` that are set, with their values."""
+    names = [name for name in keys_of(type(config)) if name.endswith(".external_lib")]
+    return {name: value for name in names if (value := read(config, name))}
 
 
 def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:

@@ -23,7 +23,9 @@ class ModelConfig(Keys, reader="models/loading.py"):
     path: str = key(None, "model folder, a global_step_N folder of a run, a hub id, or hdfs://…", path=True)
     tokenizer_path: str | None = key(None, "tokenizer; null: the model's", path=True)
     trust_remote_code: bool = key(False, "run Python code that comes with the model")
-    external_lib: str | None = key(None, "module imported before the model is loaded")
+    external_lib: str | list[str] | None = key(
+        None, "modules or .py files imported before keys are checked; what they register can be named"
+    )
     override_config: dict[str, Any] = key({}, "values that replace those of config.json")
     dtype: str = dtype_key(
         "type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Master weights are always float32"

@@ -10,9 +10,8 @@ from burnish.config.key import key, read, section
 from burnish.config.model import ModelConfig
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardManagerConfig, RewardModelConfig
 from burnish.config.rollout import RetrieverConfig, RolloutConfig
-from burnish.config.trainer import ProfilerConfig, RayInitConfig, TrainerConfig
+from burnish.config.trainer import NOT_PROFILED, PROFILING, ProfilerConfig, RayInitConfig, TrainerConfig
 
-PROFILING = "profiling"
 ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL = "actor_rollout_ref.model", "critic.model", "process_reward.model"
 REWARD_MODEL = "reward_model.model"
 
@@ -26,6 +25,7 @@ class ActorRolloutRefConfig:
         "train and generate on the same devices; false: on separate ones",
         later="separate devices for training and generation",
     )
+    profiler: dict[str, Any] = key({}, "profiling of these workers", inert=NOT_PROFILED)
     model: ModelConfig = section(ModelConfig, readers={"path": ACTOR, "tokenizer_path": ACTOR})
     actor: ActorConfig = section(ActorConfig)
     ref: RefConfig = section(RefConfig)
@@ -51,8 +51,8 @@ class PPOConfig:
     retriever: RetrieverConfig = section(RetrieverConfig)
     ray_init: RayInitConfig = section(RayInitConfig)
     global_profiler: ProfilerConfig = section(ProfilerConfig, later=PROFILING)
-    controller_nsight_options: dict[str, Any] = key({}, "options of nsys here", later=PROFILING)
-    worker_nsight_options: dict[str, Any] = key({}, "options of nsys in workers", later=PROFILING)
+    controller_nsight_options: dict[str, Any] = key({}, "options of nsys here", inert=NOT_PROFILED)
+    worker_nsight_options: dict[str, Any] = key({}, "options of nsys in workers", inert=NOT_PROFILED)
 
     @property
     def models(self) -> dict[str, ModelConfig]:

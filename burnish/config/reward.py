@@ -55,7 +55,11 @@ class RuleConfig(Keys, reader=SCORING):
 class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
     """The reward manager, the rules, and the reward model, if there is one."""
 
-    enable: bool = key(False, "score rows of style model or both with a model", "trainer/setup.py")
+    enable: bool = key(
+        False,
+        "score rows of style model or both with a model; all rows, if no row to train on has one of these",
+        "trainer/setup.py",
+    )
     model: RewardModelPathConfig = section(
         RewardModelPathConfig, readers={"path": REWARD_MODEL, "tokenizer_path": REWARD_MODEL}
     )
@@ -68,9 +72,8 @@ class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
     )  # fmt: skip
     reward_manager: str = key(
         "naive",
-        "how scores are gathered, or an import path package.module:Class",
+        "how scores are gathered: naive, batch, prime, dapo, a registered name, or an import path package.module:Class",
         MANAGERS,
-        choices=("naive", "batch", "prime", "dapo"),
         import_path=True,
     )
     strategy: str = strategy()
@@ -85,10 +88,23 @@ class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
 
 @dataclass
 class CustomRewardFunctionConfig(Keys, reader=SCORING):
-    """A user's own compute_score."""
+    """A user's own compute_score, or several."""
 
     path: str | None = key(None, "Python file or module with the function", path=True)
     name: str = key("compute_score", "name of the function")
+    reward_kwargs: dict[str, Any] = key({}, "further arguments for the function")
+    functions: dict[str, Any] = key(
+        {}, "several functions by name, each with path, name, weight and reward_kwargs: the score is their weighted sum"
+    )
+
+
+@dataclass
+class NamedFunctionConfig(Keys, reader=SCORING):
+    """One of `custom_reward_function.functions`."""
+
+    path: str = key(None, "Python file or module; null: custom_reward_function.path", path=True)
+    name: str = key(None, "name of the function; null: the name it is given here")
+    weight: float = key(1.0, "its weight in the sum; 0: it only has a curve", low=-1e9, high=1e9)
     reward_kwargs: dict[str, Any] = key({}, "further arguments for the function")
 
 
@@ -123,7 +139,7 @@ class RewardManagerConfig(Keys, reader=MANAGERS):
     """Another way to choose the reward manager."""
 
     source: str = key(
-        "register", "a built-in manager by name, or a class from a file or module", choices=("register", "importlib")
+        "register", "a registered manager by name, or a class from a file or module", choices=("register", "importlib")
     )
     name: str | None = key(None, "name of the manager; null: reward_model.reward_manager")
     module: RewardManagerModuleConfig = section(RewardManagerModuleConfig)

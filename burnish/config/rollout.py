@@ -18,6 +18,8 @@ CALL_FORMATS = (
     "deepseek_v4", "gemma4",
 )  # fmt: skip
 
+LOOPS = ("single_turn_agent", "tool_agent", "react_agent", "search_agent")  # the built-in ones, as agents lists them
+
 
 @dataclass
 class ValKwargs(Keys, reader="trainer/validate.py"):
@@ -49,6 +51,10 @@ class MultiTurnConfig(Keys, reader="agents/loops/tool.py"):
         "middle", "which part of a longer tool response is cut out", choices=("left", "middle", "right")
     )
     tool_config_path: str | None = key(None, "YAML file with the tools", ENVIRONMENT, path=True)
+    function_tool_path: str | None = key(
+        None, "Python file or module with functions that are tools, next to those of tool_config_path", ENVIRONMENT,
+        path=True,
+    )  # fmt: skip
     interaction_config_path: str | None = key(None, "YAML file with the interactions", ENVIRONMENT, path=True)
     format: str = key("hermes", "format in which the model writes a tool call", ENVIRONMENT, choices=CALL_FORMATS)
     rewards: str = key(
@@ -143,6 +149,10 @@ class BaseRolloutConfig(Keys, reader=EXPERIENCE):
     stop: list[str] = key([], "strings that end a response")
     stop_token_ids: list[int] = key([], "token ids that end a response, in addition to the model's own")
     timeout: float | None = key(None, "seconds for all trajectories of one batch; null: no limit", ROLLOUTS, above=0)
+    trajectory_timeout: float | None = key(
+        None, "seconds for one trajectory, from its start; a longer one is dropped. null: no limit", "agents/runner.py",
+        above=0,
+    )  # fmt: skip
     multi_turn: MultiTurnConfig = section(MultiTurnConfig)
     agent: AgentConfig = section(AgentConfig)
     engine_kwargs: dict[str, dict[str, Any]] = key(

@@ -13,6 +13,7 @@ TRACKED = ("project_name", "experiment_name", "logger")
 RAY = "several processes (Ray)"
 EXECUTORS = ("auto", "local", "ray")
 PLACEMENT = "config/placement.py"
+PROFILING, NOT_PROFILED = "profiling", "no step is profiled"
 
 
 @dataclass
@@ -37,7 +38,7 @@ class RunConfig(Keys, reader=PPO):
     total_training_steps: int | None = key(None, "total training steps; null: from total_epochs", low=1)
     project_name: str = key("burnish", "name of the project", TRACKER)
     experiment_name: str = key("run", "name of the run within the project", TRACKER)
-    logger: list[str] = key(["console"], "where metrics go: console, tensorboard, wandb, mlflow", TRACKER)
+    logger: list[str] = key(["console"], "where metrics go: console, tensorboard, wandb, mlflow, trackio", TRACKER)
     nnodes: int = key(1, "machines", low=1, later=RAY)
     n_gpus_per_node: int | str = key(
         "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY
@@ -54,6 +55,7 @@ class RunConfig(Keys, reader=PPO):
     )
     resume_from_path: str | None = key(None, "checkpoint folder of resume_mode=resume_path", path=True)
     default_local_dir: str = key(None, "run folder; null: outputs/<project_name>/<experiment_name>", FOLDER, path=True)
+    keep_best: bool = key(True, "keep the best checkpoint too where older ones are removed", "trainer/checkpoint.py")
     checkpoint_timeout: float = key(1800, "time limit for writing or reading a checkpoint, in seconds", above=0)
     default_hdfs_dir: str | None = key(None, "copy of the run folder", later="copies of checkpoints on HDFS")
     max_bad_steps: int = key(3, "consecutive NaN or infinite updates before the run stops", low=1)
@@ -99,7 +101,7 @@ class TrainerConfig(RunConfig, reader=SETUP):
     )
     log_val_generations: int = key(0, "validation samples shown per validation", low=0)
     balance_batch: bool = key(True, "balance rows over processes by their tokens, not by their number", WORKER)
-    profile_steps: list[int] | None = key(None, "steps to profile", later="profiling")
+    profile_steps: list[int] | None = key(None, "steps to profile", later=PROFILING)
     resource_pools: dict[str, Any] | None = key(
         None,
         "processes on each node of each pool, and the roles that are not on the first: "

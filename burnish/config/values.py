@@ -1,7 +1,6 @@
 """From what the user wrote to the type, choice and range of a key: forgiving where the meaning is plain ("4" for an
 integer, one string for a list, 1e4 for 10000) and strict everywhere else. Complaints name key, value and choices."""
 
-import re
 import types
 import typing
 from contextlib import suppress
@@ -10,7 +9,6 @@ from typing import Any
 from burnish.config.key import Key, KnownKey
 from burnish.errors import ConfigError
 
-IMPORT_PATH = re.compile(r"^[\w./~-]+:[A-Za-z_]\w*$")  # package.module:name or file.py:name
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 NAMES |= {list: "a list", dict: "a mapping"}
 TRUTH = {"true": True, "false": False, "yes": True, "no": False, 1: True, 0: False}
@@ -37,8 +35,6 @@ def convert(known: KnownKey, raw: Any) -> Any:
         raise ConfigError(f"{known.name}={show(raw)}: must be {allowed(known)}") from None
     # Choices bind strings; a number or truth value that is allowed with them has been checked by its type.
     if about.options and isinstance(value, str) and value not in about.options:
-        if about.import_path and IMPORT_PATH.match(value):
-            return value
         if value in about.refused:
             raise ConfigError(f"{known.name}={value} is not supported: {about.refused[value]}")
         raise ConfigError(f"{known.name}={value}: must be {allowed(known)}")
@@ -80,7 +76,6 @@ def allowed(known: KnownKey) -> str:
     if about.options:
         options = [show(choice) for choice in about.options]
         options += [NAMES[kind] for kind in _members(known.type) if kind in (int, float)]
-        options += ["your own as package.module:name"] if about.import_path else []
         return "one of " + ", ".join(options)
     bounds = (("at least", about.low), ("more than", about.above), ("at most", about.high))
     words = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)

@@ -214,8 +214,9 @@ def register(
     execute_mode: Execute = Execute.ALL,
     blocking: bool = True,
 ) -> Callable[[Method], Method]:
-    """Mark a method as callable through a WorkerGroup. `blocking=False`: the group gives a future at once, whose
-    `get()` waits for the result; `group.method.start(...)` gives a future whatever the mark says."""
+    """Mark a method as callable through a WorkerGroup; one that is a coroutine function is awaited. `blocking=False`:
+    the group gives a future at once, whose `get()` waits for the result; `group.method.start(...)` gives a future
+    whatever the mark says."""
     mark = Registered(find_dispatch(dispatch_mode), Execute(execute_mode), blocking)
     if mark.execute is Execute.RANK_ZERO and dispatch_mode in _SPLITTING:
         raise ValueError(f"{dispatch_mode} splits a batch over all workers; Execute.RANK_ZERO would run one part of it")

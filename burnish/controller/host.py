@@ -28,6 +28,7 @@ from burnish.controller.worker import Worker, WorkerPlace, call_worker, call_wor
 from burnish.controller.worker_status import NO_CALL, WorkerStatus
 from burnish.errors import BurnishError, WorkerError
 from burnish.tracking.watchdog import Watchdog
+from burnish.user_code import import_libraries
 
 
 class WorkerReply(NamedTuple):
@@ -154,8 +155,10 @@ class WorkerHost:
         return self._address.ip, self._store.port
 
     def join(self, place: WorkerPlace, meeting: tuple[str, int] | None) -> None:
-        """Take a place: its device, its share of the cores, and with the others the process group of the pool."""
+        """Take a place: its device, its share of the cores, the user's libraries, and with the others the process group
+        of the pool."""
         device = device_of(place)
+        import_libraries(self._surroundings.libraries)
         share_cores(self._surroundings, place.local_world_size)
         if device.type == "cuda":
             torch.cuda.set_device(device)

@@ -12,7 +12,7 @@ import torch
 from burnish.controller.dispatch import WorkerCall, check_direct
 from burnish.controller.group import BoundMethod, ClassWithInitArgs, Future, WorkerGroup
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Worker, call_worker, call_worker_async, typed_failures
+from burnish.controller.worker import Worker, awaited, call_worker, call_worker_async, typed_failures
 from burnish.errors import BurnishError, ConfigError
 from burnish.models.device import pick_device
 
@@ -29,7 +29,7 @@ class LocalMethod(BoundMethod):
         worker, outputs = self._group.worker, []
         for call in split.calls:
             with typed_failures(self._group.worker_class, self._name, worker.place):
-                outputs.append(getattr(worker, self._name)(*call.args, **call.kwargs))
+                outputs.append(awaited(worker, getattr(worker, self._name)(*call.args, **call.kwargs)))
         return self._naming(collect, split, outputs)
 
 

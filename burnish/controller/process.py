@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -43,6 +43,7 @@ class Surroundings:
     cwd: str = field(default_factory=os.getcwd)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     level: int = field(default_factory=lambda: logging.getLogger("burnish").getEffectiveLevel())
+    libraries: Mapping[str, Any] = field(default_factory=dict)  # keys and values of `….external_lib`
     threads: str | None = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS"))
 
 

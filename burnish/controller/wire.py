@@ -20,7 +20,7 @@ import torch
 import torch.distributed
 
 from burnish import errors
-from burnish.errors import BurnishError, WorkerDied, WorkerError
+from burnish.errors import BurnishError, WorkerDied, WorkerError, text_of
 
 _BROKEN = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "nccl", "gloo")
 
@@ -135,7 +135,7 @@ def carry(error: BurnishError) -> Carried:
     """Make an error fit to travel; nothing here can fail."""
     cause = error.__cause__
     untyped = isinstance(error, WorkerError) and cause is not None and not isinstance(cause, BurnishError)
-    lost = isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in _BROKEN)
+    lost = isinstance(cause, RuntimeError) and any(word in text_of(cause).lower() for word in _BROKEN)
     broken = lost or isinstance(cause, torch.distributed.DistError)
     weight = Weight.TYPED if not untyped else Weight.BROKEN if broken else Weight.UNTYPED
     if isinstance(error, WorkerDied):
@@ -144,7 +144,7 @@ def carry(error: BurnishError) -> Carried:
     # The class is called with other arguments than those it keeps (NotAvailable), so it is made without its __init__.
     exact = _pickled((type(error), error.args, vars(error)))
     cause_text = "".join(traceback.format_exception(cause)) if cause is not None else ""
-    return Carried(name, str(error), exact, _pickled(cause) if cause is not None else None, cause_text, weight)
+    return Carried(name, text_of(error), exact, _pickled(cause) if cause is not None else None, cause_text, weight)
 
 
 def restore(carried: Carried) -> BurnishError:

@@ -4,15 +4,22 @@
 """
 
 import inspect
+import logging
+import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from burnish.errors import BurnishError, WorkerError
+from burnish.errors import BurnishError, WorkerError, text_of
+from burnish.loop_thread import LoopThread
 from burnish.models.device import pick_device
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,23 +59,40 @@ class Worker:
     def device(self) -> torch.device:
         return device_of(self.place)
 
+    @cached_property
+    def _coroutines(self) -> LoopThread:
+        """The event loop of methods that are coroutine functions: one for all calls, so that what they open in one is
+        good in the next."""
+        loop = LoopThread(f"the coroutines of {type(self).__name__}", threaded=False)
+        weakref.finalize(self, loop.close)
+        return loop
+
 
 @contextmanager
 def typed_failures(worker_class: type, method: str, place: WorkerPlace) -> Iterator[None]:
     """The one boundary at which a worker's failures become typed; every executor calls methods inside it. A
     BurnishError rises as it is; anything else as a WorkerError that names the place."""
+    began = time.perf_counter()
+    log.debug("%s.%s begins", worker_class.__name__, method)
     try:
         yield
+        log.debug("%s.%s: %.3f s", worker_class.__name__, method, time.perf_counter() - began)
     except BurnishError:
         raise
     except Exception as error:
         where = f"{worker_class.__name__}.{method} failed on rank {place.rank} of {place.world_size}"
-        raise WorkerError(f"{where}: {type(error).__name__}: {error}") from error
+        raise WorkerError(f"{where}: {type(error).__name__}: {text_of(error)}") from error
+
+
+def awaited(worker: Worker, outcome: Any) -> Any:
+    """What a method returned; of a coroutine function, the result of running it to its end in this thread."""
+    loop = worker._coroutines if inspect.iscoroutine(outcome) else None
+    return outcome if loop is None else loop.result(loop.run(outcome))
 
 
 def call_worker(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     with typed_failures(type(worker), method, worker.place):
-        return getattr(worker, method)(*args, **kwargs)
+        return awaited(worker, getattr(worker, method)(*args, **kwargs))
 
 
 async def call_worker_async(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -28,6 +28,7 @@ from burnish.dashboard.folders import ELSEWHERE, Folders, check_plain, opened
 from burnish.errors import ConfigError
 from burnish.literal import literal, print_text
 from burnish.tracking.disk import is_plain, plain
+from burnish.tracking.failure import ERROR_FILE
 from burnish.tracking.jsonl import METRICS_FILE, last_lines
 from burnish.tracking.lock import LOCK_FILE
 from burnish.tracking.run_folder import CONFIG_FILE
@@ -246,7 +247,7 @@ def summary(name: str, folder: Path) -> dict[str, Any]:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    check_plain(folder, METRICS_FILE, EVENTS_FILE, LOCK_FILE, CONFIG_FILE, STATUS, STACKS)
+    check_plain(folder, METRICS_FILE, EVENTS_FILE, ERROR_FILE, LOCK_FILE, CONFIG_FILE, STATUS, STACKS)
     try:
         known = asdict(read_status(folder))
     except ConfigError as error:

@@ -296,7 +296,7 @@ def _check_masters(trainable: "Trainable", theirs: StoredTensors, folder: Path) 
     if difference:
         raise CheckpointError(
             f"{folder} is a checkpoint of another model: {difference}. Set the model path that the checkpoint was "
-            "trained from, or start another run with trainer.default_local_dir=<another folder>"
+            "trained from, or start another run with trainer.experiment_name=<another name>"
         )
 
 

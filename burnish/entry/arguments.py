@@ -1,7 +1,9 @@
-"""Command lines with flags: argparse with an example in its help, and mistakes as ConfigErrors."""
+"""Command lines with flags: argparse with an example in its help, and mistakes as ConfigErrors. What a command reads
+comes first, `--out` is where it writes, and a flag may also be written as a key: `port=8001`."""
 
 import argparse
 import os
+import sys
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -23,6 +25,15 @@ class FlagParser(argparse.ArgumentParser):
         )
         self.add_argument(DEBUG, action="store_true", help="show a traceback with an error")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([self._as_flag(word) for word in words], namespace)
+
+    def _as_flag(self, word: str) -> str:
+        name, is_key, value = word.partition("=")
+        flag = "--" + name.replace("_", "-")
+        return f"{flag}={value}" if is_key and flag in self._option_string_actions else word
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}. `{self.prog} --help` shows an example")
 
@@ -42,9 +53,17 @@ def _at_least(least: int, text: str) -> int:
     return number
 
 
-def add_address(to: argparse.ArgumentParser) -> None:
+def add_input(to: argparse.ArgumentParser, name: str, metavar: str, about: str) -> None:
+    """What a command reads: its first word, or the flag of that name."""
+    either = to.add_mutually_exclusive_group(required=True)
+    either.add_argument(name, nargs="?", default=argparse.SUPPRESS, metavar=metavar, help=about)
+    either.add_argument(f"--{name}", help=argparse.SUPPRESS)
+
+
+def add_address(to: argparse.ArgumentParser, port: int) -> None:
+    """Each server has its own default `port`, so that all of them can run at the same time."""
     to.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]; 0.0.0.0: all")
-    to.add_argument("--port", type=int, default=8000, help="port to listen on [8000]; 0: any free one")
+    to.add_argument("--port", type=int, default=port, help=f"port to listen on [{port}]; 0: any free one")
 
 
 def add_key(to: argparse.ArgumentParser, variable: str) -> None:

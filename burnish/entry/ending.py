@@ -2,6 +2,7 @@
 
 importing, begin           a signal while modules are imported ends the process at once, without a traceback
 terminated_as_interrupted  SIGTERM does what Ctrl-C does
+StopRequest                a signal waits for the end of a training step
 watched                    a second SIGINT or SIGTERM ends the process in `SECOND_S`, a third at once, also where the
                            main thread does not handle them
 leave                      the end of every command: a thread that does not end is given up after `LEAVE_S`
@@ -106,6 +107,44 @@ def terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class StopRequest:
+    """Ctrl-C, and SIGTERM where it does the same, that waits for a place at which stopping loses nothing."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def delayed(self) -> Iterator[None]:
+        """What is in the block is done first; a second signal does not wait."""
+        before = signal.getsignal(signal.SIGINT)
+
+        def note(number: int, frame: FrameType | None) -> None:
+            if self.asked and callable(before):
+                before(number, frame)
+            self.asked = True
+            os.write(2, b"burnish: stopping after this step; once more ends at once\n")
+
+        try:
+            signal.signal(signal.SIGINT, note if callable(before) else before)
+        except ValueError:  # not the main thread: whoever runs it there handles signals
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def breaks(self) -> Iterator[None]:
+        """What is in the block is broken off, and can be: what follows it is done."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.asked:
+                raise
+            self.asked = True
 
 
 @contextmanager

@@ -5,18 +5,23 @@
 | a `UserError` | its message (`--debug`: a traceback) | 2 |
 | another `BurnishError` | its message (`--debug`: a traceback) | 1 |
 | an unexpected exception | a traceback | 1 |
+| `sys.exit` in users' code | the file and line that called it | 2 |
 | Ctrl-C | a short line | 130 |
 """
 
 import io
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable
 
-from burnish.errors import BurnishError, UserError
+from burnish import __version__
+from burnish.errors import BurnishError, UserError, text_of
 from burnish.literal import print_text
 from burnish.tracking.logs import configure_logging
+from burnish.tracking.transcript import recorded
+from burnish.user_code import exit_error
 
 DEBUG = "--debug"
 
@@ -30,14 +35,22 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what the terminal cannot encode is no error
+    with recorded():
+        return _guarded(command, argv)
+
+
+def _guarded(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
     try:
         configure_logging()
+        versions = __version__, sys.version.split()[0]
+        logging.getLogger(__name__).debug("burnish %s, Python %s, in %s", *versions, os.getcwd())
         return command(argv) or 0
     except BurnishError as error:
         if DEBUG in argv:
             print_traceback(error)
         else:
-            say(f"error: {error}" + ("" if isinstance(error, UserError) else f"\nburnish: add {DEBUG} for a traceback"))
+            hint = "" if isinstance(error, UserError) else f"\nburnish: add {DEBUG} for a traceback"
+            say(f"error: {text_of(error)}{hint}")
         return error.exit_code
     except KeyboardInterrupt:
         say("stopped")
@@ -46,8 +59,11 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
         # Nobody reads our output any more (`burnish --help | head`): nothing can be printed, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except SystemExit:
-        raise
+    except SystemExit as exited:
+        if (mistake := exit_error(exited)) is None:
+            raise
+        say(f"error: {mistake}")
+        return mistake.exit_code
     except BaseException as error:  # noqa: BLE001 - the boundary of the program
         print_traceback(error)
         return 1

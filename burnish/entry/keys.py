@@ -26,6 +26,18 @@ PLAN = "--plan              print the derived batch sizes and the memory they ta
 COUNT = "--plan              print how many examples, tokens and steps there are, and stop"
 MODEL = "model.path=Qwen/Qwen2.5-0.5B-Instruct"
 ALL = "all"
+FIRST = {  # the keys of `burnish ppo` that one needs, in words as short as those of the overview
+    "actor_rollout_ref.model.path": "the model: a folder, a checkpoint, or a hub id",
+    "data.train_files": "rows with prompts: parquet, json or jsonl",
+    "custom_reward_function.path": "your reward function; none: the scorer of each row's data_source",
+    "algorithm.adv_estimator": "the algorithm: gae (PPO), grpo, rloo, remax, reinforce_plus_plus, …",
+    "actor_rollout_ref.rollout.n": "responses per prompt",
+    "data.train_batch_size": "prompts per step, at most as many as there are rows",
+    "data.max_response_length": "longest response, in tokens",
+    "actor_rollout_ref.actor.optim.lr": "learning rate",
+    "trainer.total_training_steps": "steps in all; null: by trainer.total_epochs",
+    "trainer.experiment_name": "name of the run; the same name resumes it",
+}
 WIDTH, COLUMN = 118, 54  # of the text, and where the meaning of a key starts
 FLAGS = """\
   --config-name NAME  start from the recipe NAME.yaml, here or in --config-path FOLDER
@@ -95,11 +107,16 @@ def explain(command: KeyCommand, words: list[str]) -> str:
         "",
         f"usage: burnish {command.name} [key=value …] [flags]",
         "",
+        *(
+            [f"keys to begin with (default in brackets):\n{first_keys()}", ""]
+            if root is PPOConfig and not words
+            else []
+        ),
         "flags:",
         *([f"  {command.flag}"] if command.flag else []),
         FLAGS,
         "",
-        (f"keys with {' or '.join(parts)} in their name" if parts else "keys") + " (default in brackets)",
+        (f"keys with {' or '.join(parts)} in their name" if parts else "all keys") + " (default in brackets)",
         *([hint] if len(chosen) < len(found) else []),
     ]
     for name, doc in sections(root(), ""):
@@ -107,6 +124,13 @@ def explain(command: KeyCommand, words: list[str]) -> str:
         if members:
             lines += ["", f"{name or command.name}: {doc}" if doc else name, *(line(key) for key in members)]
     return "\n".join(lines)
+
+
+def first_keys() -> str:
+    """The keys to begin with, a line each."""
+    known = keys_of(PPOConfig)
+    heads = {name: f"  {name} [{show(known[name].default)}]" for name in FIRST}
+    return "\n".join(f"{heads[name]:<{COLUMN}}{words}" for name, words in FIRST.items())
 
 
 def select(known: dict[str, KnownKey], words: list[str]) -> dict[str, KnownKey]:

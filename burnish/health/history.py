@@ -14,6 +14,7 @@ from typing import Any
 from burnish.literal import one_line
 
 RECENT, WHOLE, NAMES = 64, 256, 256  # values of a metric, points of its course, metrics
+SCORE = "critic/score/mean"
 SHOWN = 60  # characters at the end of a response
 
 
@@ -49,14 +50,25 @@ class History:
         self.keys, self.step, self.samples = keys, 0, read_samples
         watched = set(watched)
         self._watched, self._prefixes = watched, tuple(name for name in watched if name.endswith("/"))
+        self.best: int | None = None  # step of the best checkpoint
+        self._validated: list[float] = []
         self._curves: dict[str, Curve] = {}
 
     def add(self, metrics: Mapping[str, float], step: int) -> None:
         self.step = step
+        self._validated = [v for name, v in metrics.items() if name.startswith("val-core/") and "/mean@" in name]
         for name, value in metrics.items():
             is_watched = name in self._watched or name.startswith(self._prefixes)
             if is_watched and math.isfinite(value) and (name in self._curves or len(self._curves) < NAMES):
                 self._curves.setdefault(name, Curve()).add(step, float(value))
+
+    def quality(self) -> tuple[bool, float] | None:
+        """How good the policy is after this step: whether it was validated, and the mean of the main results, or else
+        the mean reward of the last steps."""
+        if self._validated:
+            return True, mean(self._validated)
+        scores = self.recent(SCORE, 1) and self.recent(SCORE, min(self.count(SCORE), 5))
+        return (False, mean(scores)) if scores else None
 
     def count(self, name: str) -> int:
         """How many values `recent` can give."""
@@ -102,6 +114,13 @@ def noise(values: Sequence[float]) -> float:
     """The standard deviation from one value to the next, whatever their trend, and a few jumps."""
     apart = sorted(abs(after - before) for before, after in pairwise(values))
     return 1.4826 / math.sqrt(2) * apart[len(apart) // 2] if apart else 0.0
+
+
+def has_moved(values: Sequence[float]) -> bool:
+    """Whether the last values differ from the first by more than noise, or there is a trend."""
+    first, last = values[:3], values[-10:]
+    apart = abs(mean(last) - mean(first))
+    return apart > 4 * noise(values) * math.sqrt(1 / 3 + 1 / 10) or abs(trend(values)) > 3
 
 
 def trend(values: Sequence[float]) -> float:

@@ -40,6 +40,7 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 LARGEST_TEMPLATE = 2**20  # bytes that are read at all; data/template.py has the limit of what is compiled
+EMBEDDED = "burnish/models/"  # how a model that comes with burnish is named
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HDFS_DEADLINE_S = 3600
 GLANCE = 2**20  # bytes that a fingerprint reads at either end of a file
@@ -64,6 +65,8 @@ def local_folder(path: str | Path, *, weights: bool = True, revision: str | None
     if text.startswith("hdfs://"):
         return _copied_from_hdfs(text)
     folder = Path(text).expanduser()
+    if text.startswith(EMBEDDED) and not folder.is_dir():  # from any working directory
+        folder = Path(__file__).parent / text.removeprefix(EMBEDDED)
     return folder if folder.is_dir() else _from_hub(text, weights, revision)
 
 

@@ -5,7 +5,6 @@ one, except for the head of a value model or of a reward model that is to be tra
 imported inside the functions: `check_reward_model` needs none.
 """
 
-import importlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.model import ModelConfig
-from burnish.errors import ConfigError, ModelError
+from burnish.errors import ModelError
 from burnish.models.device import dtype_on
 from burnish.models.facts import check_config
 from burnish.models.folder import (
@@ -25,6 +24,7 @@ from burnish.models.folder import (
     safetensors_files,
     stored_tensors,
 )
+from burnish.user_code import import_libraries
 
 if TYPE_CHECKING:
     import torch
@@ -256,14 +256,7 @@ def _read_config(folder: Path, model_config: ModelConfig) -> "PreTrainedConfig":
     """The folder's configuration with `override_config` applied and every dropout at 0."""
     from burnish.models.overrides import is_dropout, overridden
 
-    for name in filter(None, (part.strip() for part in (model_config.external_lib or "").split(","))):
-        try:
-            importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # whatever a user's module raises is the user's to fix
-            raise ConfigError(
-                f"model.external_lib={model_config.external_lib}: {name} could not be imported "
-                f"({type(error).__name__}: {error})"
-            ) from error
+    import_libraries({"model.external_lib": model_config.external_lib})
     if model_config.has_lora:  # report what is wrong with an adapter before the weights of its base are loaded
         from burnish.models.adapters import initial_adapter, need_peft
 

@@ -17,9 +17,11 @@ from typing import Any
 
 from burnish.rewards.contract import plain
 
+CONTESTS = ("codecontests", "apps", "codeforces", "taco")
 FORMS = (
     'a list of test programs (["assert f(1) == 2", …]), a list of {"input": …, "output": …} for standard input and '
-    'output, or {"inputs": […], "outputs": […]}, with "fn_name" where a function is to be called'
+    'output, or {"inputs": […], "outputs": […]}, with "fn_name" where a function is to be called, or '
+    '{"assert_case": […]} with test programs'
 )
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 #: What a test may have next to "fn_name"; the last three change nothing.
@@ -144,6 +146,10 @@ def _function(given: dict[str, Any]) -> str | None:
 
 
 def _columns(value: dict[str, Any]) -> Tests:
+    if "assert_case" in value:
+        if others := [key for key, item in value.items() if key != "assert_case" and not _says_nothing(item)]:
+            raise ValueError(f"{others[0]!r} next to 'assert_case': keep one of them")
+        return _tests(_parsed(value["assert_case"]))
     function = _function(value)
     inputs, outputs = (value.get(name + "s", value.get(name)) for name in ("input", "output"))
     if not isinstance(inputs, list) or not isinstance(outputs, list):
@@ -152,7 +158,11 @@ def _columns(value: dict[str, Any]) -> Tests:
         raise ValueError(f"{len(inputs)} inputs and {len(outputs)} outputs: needed is one output for each input")
     if function:
         return FunctionCalls(function, tuple(map(_arguments, inputs)), tuple(map(_expected, outputs)))
-    return Pairs(tuple((_lines(i), _lines(o)) for i, o in zip(inputs, outputs, strict=True)))
+    return Pairs(tuple(("" if i is None else _lines(i), _lines(o)) for i, o in zip(inputs, outputs, strict=True)))
+
+
+def _says_nothing(item: Any) -> bool:
+    return item in _NOTHING or (isinstance(item, list) and all(one in _NOTHING for one in item))
 
 
 def _lines(value: Any) -> str:

@@ -17,6 +17,9 @@ PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
 #: Those of the batch form, in the same order; each is a list with an entry per sample.
 BATCH_PARAMETERS = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 
+#: The path of a function that is an object of the running program, which no other process has.
+HERE = "the running program"
+
 #: Where a scoring function's dict, an agent loop's extra fields and a manager's extra info hold rows to train on.
 NEW_PROMPTS = "new_prompts"
 #: The column of a batch with what the turns of a response earn besides its score.
@@ -38,21 +41,37 @@ _NEEDED = 'return a finite number, or a dict with one under "score"'
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """Where the scoring function is: a file or module, and a name. Without a path: the scorer of the data source."""
+    """Where the scoring function is: a file or module, and a name; or several by name, whose weighted sum is the score.
+    With neither: the scorer of the data source."""
 
     path: str | None = None
     name: str = "compute_score"
     reward_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    weight: float = 1.0  # in the sum
+    functions: Mapping[str, "FunctionSpec"] = field(default_factory=dict)
+    section: str = "custom_reward_function"  # of the configuration, which names it
+
+    @property
+    def is_custom(self) -> bool:
+        return self.path is not None or bool(self.functions)
+
+    @property
+    def is_here(self) -> bool:
+        return HERE in (self.path, *(one.path for one in self.functions.values()))
 
     @property
     def label(self) -> str:
         """How messages about a sample name the function."""
+        if self.functions:
+            return f"the sum of {' and '.join(self.functions)}"
         return f"{self.name} of {self.path}" if self.path else "the built-in scorer"
 
     @property
     def key(self) -> str:
         """How messages about the configuration name it."""
-        return f"custom_reward_function.name={self.name} ({self.path})" if self.path else self.label
+        if self.functions:
+            return f"{self.section}.functions ({', '.join(self.functions)})"
+        return f"{self.section}.name={self.name} ({self.path})" if self.path else self.label
 
 
 @dataclass(frozen=True)
@@ -91,6 +110,14 @@ class ScoreResult:
 
 class BadResult(ValueError):
     """A scoring function returned something that is not a score."""
+
+
+class ScoringFailed(Exception):
+    """This attempt failed; the text says why and is what the user reads."""
+
+
+class NotLoaded(ScoringFailed):
+    """The function cannot be loaded or called, so no other attempt could do better."""
 
 
 def checked_result(value: Any, label: str = "the reward function") -> dict[str, Any]:

@@ -7,7 +7,7 @@ noticed, and the next call starts a fresh one. Where a child ended that several 
 of them is asked again alone in another child, one after the other: only what ends that one too has failed. A caller
 that gives up ends its call: by a CANCEL where the function is async, else by killing the child. A slot is one call of
 one child (several where the function is async); there are a few more than started children: these are started while
-calls wait, a few at a time, at most `num_workers`.
+calls wait, a few at a time, at most `num_workers`. A function of the running program is called in threads (here.py).
 """
 
 import asyncio
@@ -26,8 +26,9 @@ from burnish.child.output import ShownOutput
 from burnish.child.process import ChildDied, ChildKilled, ChildProcess
 from burnish.errors import ConfigError
 from burnish.loop_thread import LoopThread
-from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.contract import FunctionSpec, NotLoaded, ScoreRequest, ScoreResult, ScoringFailed
 from burnish.rewards.function import is_answer, result_of
+from burnish.rewards.here import ScoringThread
 from burnish.waits import waiting
 
 ASYNC_CALLS_PER_CHILD = 32
@@ -38,14 +39,6 @@ GRACE_SECONDS = 2.0  # an async function's limit is kept by the child itself; pa
 
 
 log = logging.getLogger(__name__)
-
-
-class ScoringFailed(Exception):
-    """This attempt failed; the text says why and is what the user reads."""
-
-
-class NotLoaded(ScoringFailed):
-    """The function cannot be loaded or called, so no other process could do better."""
 
 
 class ScorePool:
@@ -68,7 +61,11 @@ class ScorePool:
         self.spec, self.timeout, self.retries = spec, timeout, retries
         self.at_once, self._limit = at_once, limit.format(timeout)
         output = ShownOutput(f"the processes that score with {spec.label}")
-        self.processes = [ScoringProcess(spec, self._grow, output) for _ in range(num_workers)]
+        self.processes: list[ScoringProcess | ScoringThread]
+        if spec.is_here:  # calls one after another, or all on one event loop
+            self.processes = [ScoringThread(spec, self._grow)]
+        else:
+            self.processes = [ScoringProcess(spec, self._grow, output) for _ in range(num_workers)]
         self._suspects = ScoringProcess(spec, lambda _: None, output)  # for calls whose child ended, one at a time
         self._asking_alone = asyncio.Lock()
         self._slots = asyncio.Semaphore(0)
@@ -148,7 +145,7 @@ class ScorePool:
                 raise
             return await self._ask(requests, retries - 1, is_suspect)
 
-    def _least_busy(self) -> "ScoringProcess":
+    def _least_busy(self) -> "ScoringProcess | ScoringThread":
         least = min(process.busy for process in self.processes)
         free = [process for process in self.processes if process.busy == least]
         return next((one for one in free if one.alive), free[0])
@@ -177,7 +174,7 @@ class ScorePool:
                     self._broken = str(error)
                     raise
 
-    def _grow(self, first: "ScoringProcess") -> None:
+    def _grow(self, first: "ScoringProcess | ScoringThread") -> None:
         """A worker has its first child: more calls may be made, and another child may be started for them."""
         self.required, self.batch = first.required, first.batch
         self._started += 1

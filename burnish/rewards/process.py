@@ -17,7 +17,7 @@ from burnish import user_code
 from burnish.child.frames import CALL, PART, Parent
 from burnish.errors import ConfigError
 from burnish.rewards.contract import FunctionSpec
-from burnish.rewards.function import ScoreFunction, answers, bind, failure_text, load_function
+from burnish.rewards.function import ScoreFunction, WeightedSum, bound, failure_text
 
 
 def main() -> None:
@@ -34,11 +34,7 @@ def main() -> None:
     if python_path is not None:
         os.environ["PYTHONPATH"] = python_path
     try:
-        if spec.path:
-            found = load_function(spec.path, spec.name)
-        else:
-            from burnish.rewards.routing import default_compute_score as found
-        function = bind(found, spec.key, spec.reward_kwargs)
+        function = bound(spec)
     except ConfigError as error:
         parent.send(number, {"error": str(error)})
         return
@@ -52,7 +48,7 @@ def unpack(payload: bytes) -> Any:
     return pickle.loads(payload)  # noqa: S301  from the parent, through a private pipe
 
 
-def serve_one_by_one(function: ScoreFunction, label: str, parent: Parent) -> NoReturn:
+def serve_one_by_one(function: ScoreFunction | WeightedSum, label: str, parent: Parent) -> NoReturn:
     """A plain function may still return an awaitable (functools.partial, a lambda)."""
     runner: Any = None  # one event loop for all calls: what the function keeps may belong to it
 
@@ -67,13 +63,13 @@ def serve_one_by_one(function: ScoreFunction, label: str, parent: Parent) -> NoR
                 runner = runner or asyncio.Runner()
                 answer = runner.run(answer_of(function, value, len(requests), label))
             else:
-                answer = {"answers": answers(function, value, len(requests), label)}
+                answer = {"answers": function.answers(value, len(requests), label)}
         except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this call's failure
             answer = {"error": failure_text()}
         parent.send(number, answer)
 
 
-def serve_concurrently(function: ScoreFunction, label: str, parent: Parent) -> NoReturn:
+def serve_concurrently(function: ScoreFunction | WeightedSum, label: str, parent: Parent) -> NoReturn:
     import asyncio
 
     with asyncio.Runner() as runner:
@@ -98,7 +94,7 @@ def serve_concurrently(function: ScoreFunction, label: str, parent: Parent) -> N
                 loop.run_forever()
 
 
-async def score_async(function: ScoreFunction, label: str, payload: bytes) -> dict[str, Any]:
+async def score_async(function: ScoreFunction | WeightedSum, label: str, payload: bytes) -> dict[str, Any]:
     """The answer to one call, within its time limit. Cancelled, it cancels the function."""
     import asyncio
 
@@ -115,11 +111,13 @@ async def score_async(function: ScoreFunction, label: str, payload: bytes) -> di
     return running.result() if done else {"timed_out": True}
 
 
-async def answer_of(function: ScoreFunction, value: Awaitable[Any], count: int, label: str) -> dict[str, Any]:
+async def answer_of(
+    function: ScoreFunction | WeightedSum, value: Awaitable[Any], count: int, label: str
+) -> dict[str, Any]:
     """Raises and returns nothing of the user's: an exception that is no Exception would end more than its own task, and
     asyncio shows what a task returns or raises, which may fail."""
     try:
-        return {"answers": answers(function, await value, count, label)}
+        return {"answers": function.answers(await value, count, label)}
     except BaseException:  # noqa: BLE001  as above
         return {"error": failure_text()}
 

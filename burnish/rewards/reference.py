@@ -15,7 +15,7 @@ from burnish.config.reward import RewardConfig
 from burnish.config.rules.scoring import limits
 from burnish.errors import ConfigError, UserError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
-from burnish.rewards.routing import data_source_of, scorer_for, truth_of
+from burnish.rewards.routing import BRING, data_source_of, scorer_for, truth_of
 from burnish.rewards.scoring import Scoring, request_for
 
 # The names of remarks, which are those of findings in `data/report.py`.
@@ -38,7 +38,7 @@ class References:
     def __init__(self, scoring: Scoring):
         self.scoring = scoring
         self.given_up: str | None = None
-        self._custom = scoring.spec.path is not None
+        self._custom = scoring.spec.is_custom
         self._trials_left = TRIALS if self._custom else 0  # our own scorers always answer
 
     @classmethod
@@ -72,7 +72,8 @@ class References:
         except ConfigError as error:
             return Remark(NOT_CHECKED, str(error).partition(". ")[0])  # the ways out are a run's
         if problem:
-            return Remark(REFUSED, problem)
+            bring = BRING if self._custom else f"--reward my_reward.py here, {BRING} in training"
+            return Remark(REFUSED, problem.replace(BRING, bring))
         if _worked_answer(row) is None and self.scoring.runs_programs(row):
             return Remark(NOT_CHECKED, f"{source}: rows without extra_info.answer, a program that passes the tests")
         if _worked_answer(row) is None and truth_of(row)[0] is None:

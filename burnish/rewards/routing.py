@@ -1,9 +1,10 @@
 """Which scorer a data source has, and whether a row holds what that scorer reads.
 
-`SCORERS` is the table: adding a scorer is a file under scores/ and a line here. Sources end in `*` where a family is
-meant. A row's `reward_model.style` says who scores it: `model` the reward model alone, `both` rule and model, anything
-else the rule. The values an option of a scorer takes follow from the annotation of its parameter: choices (`Literal`),
-switches (`bool`) and numbers (`float`) are checked. No torch; a scorer is imported when it is first used.
+`SCORERS` is the table: adding a scorer is a file under scores/ and a line here. A source has `*` where a family is
+meant; upper and lower case are the same. A row's `reward_model.style` says who scores it: `model` the reward model
+alone, `both` rule and model, anything else the rule. The values an option of a scorer takes follow from the annotation
+of its parameter: choices (`Literal`), switches (`bool`) and numbers (`float`) are checked. No torch; a scorer is
+imported when it is first used.
 """
 
 import difflib
@@ -17,12 +18,15 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args, get_origin
 
 from burnish.errors import DataError, UserError
+from burnish.rewards.code_tests import CONTESTS
 from burnish.rewards.contract import PARAMETERS, is_empty
 from burnish.user_code import nearest
 
 NO_SOURCE = "unknown"  # what `data/dataset.py` calls the data source of a row that names none
 RULE, MODEL, BOTH = "rule", "model", "both"  # styles
-_BRING = "custom_reward_function.path=my_reward.py"
+BRING = "custom_reward_function.path=my_reward.py"
+#: Names that data sets have for a ground truth, in a row or its `extra_info` or `reward_model`.
+_LIKE_TRUTH = ("answer", "final_answer", "expected_answer", "answers", "solution", "target", "label", "gold")
 _PLACE = "the row has 'ground_truth' at top level; put it under reward_model: {\"ground_truth\": …}"
 
 #: here      our own code with a bounded, tiny cost: it runs where it is asked
@@ -54,14 +58,14 @@ class Scorer:
         return {name: value for name, value in values.items() if name in own and is_meant(name, value)}
 
 
-_CODE = ("codecontests", "apps", "codeforces", "taco", "mbpp", "humaneval")
+_CODE = (*CONTESTS, "mbpp", "humaneval")
 _QA = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle", "searchR1_*")
 _MATH = ("lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math")
 SCORERS = (
     Scorer("gsm8k", ("openai/gsm8k", "gsm8k"), "here"),
     Scorer("arithmetic", ("burnish/arithmetic",), "here"),
     Scorer("math", _MATH, "process"),
-    Scorer("math_dapo", ("math_dapo", "aime*"), "process"),
+    Scorer("math_dapo", ("math_dapo", "math_dapo_reasoning", "aime*", "*/aime*"), "process"),
     Scorer("prime_math", ("numina_*",), "process"),
     Scorer("code", _CODE, "sandbox", reads_ground_truth=False),  # tests may also be in extra_info
     Scorer("qa_em", _QA, "here"),
@@ -77,13 +81,13 @@ SOURCES = tuple(source for scorer in SCORERS for source in scorer.sources)
 def scorer_for(data_source: str) -> Scorer:
     """The scorer of a data source. Unknown: DataError with the known ones, and how to add one."""
     for scorer in SCORERS:
-        if any(fnmatchcase(data_source, pattern) for pattern in scorer.sources):
+        if any(fnmatchcase(data_source.lower(), pattern.lower()) for pattern in scorer.sources):
             return scorer
     near = difflib.get_close_matches(data_source, SOURCES, n=1)
     raise DataError(
         f"data_source={data_source!r} has no built-in scorer{f' (did you mean {near[0]!r}?)' if near else ''}. "
         f"Known: {', '.join(SOURCES)}. To score another, write compute_score(data_source, solution_str, ground_truth, "
-        f"extra_info=None) and give {_BRING}, or add a file under burnish/rewards/scores/ and a line to SCORERS in "
+        f"extra_info=None) and give {BRING}, or add a file under burnish/rewards/scores/ and a line to SCORERS in "
         "burnish/rewards/routing.py"
     )
 
@@ -126,7 +130,7 @@ def check_row(
         return (
             f"reward_model.style={style!r} asks for a reward model, but none is set: set reward_model.enable=true "
             "reward_model.model.path=…, or make the style 'rule' and score by the data source's rule or a custom "
-            f"function: {_BRING}"
+            f"function: {BRING}"
         )
     if style == MODEL and reward_model:
         return None
@@ -138,7 +142,7 @@ def check_row(
     data_source = data_source_of(row, reward_fn_key)
     if data_source in ("", NO_SOURCE):
         return (
-            f"the row has no {reward_fn_key}, which chooses the scorer: set {_BRING} to score with a custom function, "
+            f"the row has no {reward_fn_key}, which chooses the scorer: set {BRING} to score with a custom function, "
             f"or add the column. Known: {', '.join(SOURCES)}"
         )
     ground_truth, extra_info = truth_of(row)
@@ -147,11 +151,13 @@ def check_row(
         if scorer.reads_ground_truth and is_empty(ground_truth):
             raise ValueError(
                 f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with "
-                f"it; fill it in, or score without it by a custom function: {_BRING}"
+                f"it; fill it in, or score without it by a custom function: {BRING}"
             )
         scorer.module.check(ground_truth, extra_info)
     except DataError as error:
         return str(error)
+    except (RecursionError, MemoryError):  # what Python's readers of JSON and programs raise
+        return "reward_model.ground_truth, test_cases or metadata is nested too deeply to be read; write it flatter"
     except (ValueError, UserError) as error:
         return _PLACE if _is_misplaced(row) else str(error)
     return None
@@ -188,6 +194,18 @@ def truth_of(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     return others.pop("ground_truth", None), {**others, **(row.get("extra_info") or {})}
 
 
+def missing_truths(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """How many rows have no ground truth, and the field of the first that looks like one; or None."""
+    missing = [row for row in rows if is_empty(_of_reward_model(row, "ground_truth"))]
+    if not missing:
+        return None
+    first = missing[0]
+    places = {"": first, "extra_info.": first.get("extra_info") or {}, "reward_model.": first.get("reward_model") or {}}
+    near = [place + name for place, held in places.items() for name in _LIKE_TRUTH if not is_empty(held.get(name))]
+    hint = f"; {near[0]} looks like one: copy it there, or read it in the function" if near else ""
+    return f"{len(missing)} of {len(rows)} rows have no reward_model.ground_truth{hint}"
+
+
 def _is_misplaced(row: Mapping[str, Any]) -> bool:
     """Whether the ground truth is next to `reward_model` instead of in it."""
     return is_empty(_of_reward_model(row, "ground_truth")) and not is_empty(row.get("ground_truth"))
@@ -203,8 +221,8 @@ def takes(annotation: Any, value: Any) -> bool:
     """Whether an option so annotated takes the value."""
     if get_origin(annotation) is Literal:
         return value in get_args(annotation)
-    if annotation is bool:
-        return isinstance(value, bool)
+    if annotation in (bool, bool | None):
+        return isinstance(value, bool) or (value is None and annotation is not bool)
     return annotation is not float or (isinstance(value, numbers.Real) and not isinstance(value, bool))
 
 
@@ -212,7 +230,8 @@ def value_problem(of_scorers: Sequence[Any], value: Any) -> str | None:
     """What a value must be instead, where none of the scorers that have the option, annotated so, takes it."""
     if any(takes(annotation, value) for annotation in of_scorers):
         return None
-    choices = [str(choice) for annotation in of_scorers for choice in get_args(annotation)]
+    of_choices = [annotation for annotation in of_scorers if get_origin(annotation) is Literal]
+    choices = [str(choice) for annotation in of_choices for choice in get_args(annotation)]
     if choices:
         return f"must be one of {', '.join(choices)}{nearest(str(value), choices)}"
-    return "must be true or false" if bool in of_scorers else "must be a number"
+    return "must be true or false" if {bool, bool | None} & set(of_scorers) else "must be a number"

@@ -9,6 +9,7 @@ of a few processes, each of which supervises many programs. Only what is scored 
 import asyncio
 import dataclasses
 import functools
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,12 @@ from burnish.errors import ConfigError, RewardError
 from burnish.loop_thread import run_to_end
 from burnish.rewards import routing
 from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult, score_problem
-from burnish.rewards.function import KWARGS, bind, score_here
+from burnish.rewards.function import SECTION, bind, score_here
 from burnish.rewards.pool import ScorePool
 from burnish.user_code import listed, nearest
 from burnish.waits import waiting
+
+log = logging.getLogger(__name__)
 
 #: A score of a program runs all tests of its row and bounds itself below this; the limit is for one that does not.
 SANDBOX_SECONDS = 310.0
@@ -107,12 +110,13 @@ class Scoring:
         self.spec, self.reward_fn_key, self.reward_model = spec, reward_fn_key, reward_model
         self._rules = rules or RuleConfig()
         self._options: dict[str, Any] = {}  # of the built-in scorers, each of which gets those it names
-        if not spec.path:
+        if not spec.is_custom:
             self._options = {name: getattr(self._rules, name) for name in FORMAT_SCORES}
             self._options |= {"sandbox": dataclasses.asdict(self._rules.sandbox), **spec.reward_kwargs}
         self._built_in = bind(routing.default_compute_score, spec.key, self._options)
-        pooled = spec if spec.path else dataclasses.replace(spec, reward_kwargs=self._options)
+        pooled = spec if spec.is_custom else dataclasses.replace(spec, reward_kwargs=self._options)
         self.pool = ScorePool(pooled, num_workers, timeout, retries)
+        self._reported: set[str] = set()  # data sources
         self.programs: ScorePool | None = None  # made for the first response that is a program
 
     @classmethod
@@ -132,6 +136,10 @@ class Scoring:
 
     @staticmethod
     def spec_of(function: CustomRewardFunctionConfig) -> FunctionSpec:
+        if function.functions:
+            below = f"{SECTION}.functions"
+            parts = {name: FunctionSpec(**one, section=f"{below}.{name}") for name, one in function.functions.items()}
+            return FunctionSpec(functions=parts)
         return FunctionSpec(function.path or None, function.name, dict(function.reward_kwargs))
 
     @property
@@ -141,7 +149,7 @@ class Scoring:
 
     def validate(self) -> None:
         """ConfigError: a custom function, tried in a child process, cannot be called; or no scorer has the option."""
-        if self.spec.path is not None:
+        if self.spec.is_custom:
             self.pool.check()
             self.pool.rest()  # where it is not this process that scores, nothing shall be left idle
             return
@@ -149,11 +157,11 @@ class Scoring:
         for name, value in self.spec.reward_kwargs.items():
             if name not in options:
                 raise ConfigError(
-                    f"{KWARGS}.{name}: no built-in scorer has this option{nearest(name, options)} "
+                    f"{SECTION}.reward_kwargs.{name}: no built-in scorer has this option{nearest(name, options)} "
                     f"(known: {listed(options)}). For a function of your own, set custom_reward_function.path"
                 )
             if problem := routing.value_problem(routing.option_annotations(name), value):
-                raise ConfigError(f"{KWARGS}.{name}={value}: {problem}")
+                raise ConfigError(f"{SECTION}.reward_kwargs.{name}={value}: {problem}")
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:
         """What keeps this row from being scored, or None. ConfigError where it is this machine."""
@@ -161,14 +169,36 @@ class Scoring:
         problem = routing.check_row(
             row,
             self.reward_fn_key,
-            custom=self.spec.path is not None,
+            custom=self.spec.is_custom,
             reads_ground_truth=required is None or "ground_truth" in required,
             reward_model=self.reward_model,
         )
-        if problem is None and self.runs_programs(row) and (reason := self.no_programs):
+        if problem is None and self.runs_programs(row):
             source = routing.data_source_of(row, self.reward_fn_key)
-            raise ConfigError(f"data_source={source!r} is scored by running programs, and none can be run: {reason}")
+            if reason := self.no_programs:
+                cause = "is scored by running programs, and none can be run"
+                raise ConfigError(f"data_source={source!r} {cause}: {reason}")
+            self._report_grading(source)
         return problem
+
+    def report_truths(self, what: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Warn of rows without the ground truth that a custom function insists on."""
+        scored = [row for row in rows if not self.leaves_to_model(row)]
+        if "ground_truth" in (self.pool.required or ()) and (missing := routing.missing_truths(scored)):
+            log.warning("%s: %s gets None as ground_truth: %s", what, self.spec.label, missing)
+
+    def _report_grading(self, source: str) -> None:
+        from burnish.rewards.scores.code import gives_shares
+
+        if source in self._reported:
+            return
+        self._reported.add(source)
+        shares = gives_shares(source, self._options.get("continuous"))
+        score, other = "the share of its tests that pass", "1 if all tests pass, else 0"
+        if not shares:
+            score, other = other, score
+        switch = f"{SECTION}.reward_kwargs.continuous={str(not shares).lower()}"
+        log.info("data_source=%s: the score of a program is %s (%s: %s)", source, score, switch, other)
 
     @functools.cached_property
     def no_programs(self) -> str | None:
@@ -179,7 +209,7 @@ class Scoring:
 
     def runs_programs(self, row: Mapping[str, Any]) -> bool:
         """Whether a response to this row, which can be scored, is run in the sandbox."""
-        if self.spec.path is not None or self.leaves_to_model(row):
+        if self.spec.is_custom or self.leaves_to_model(row):
             return False
         return routing.scorer_for(routing.data_source_of(row, self.reward_fn_key)).runs == "sandbox"
 
@@ -202,13 +232,13 @@ class Scoring:
 
     def score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Score many and wait for all, for callers without an event loop; one call, for a function that takes lists."""
-        if self.spec.path is not None:
+        if self.spec.is_custom:
             return self.pool.submit_all(requests).result()
         begun = [self._begin(request) for request in requests]
         return [item if isinstance(item, ScoreResult) else item.result() for item in begun]
 
     def _begin(self, request: ScoreRequest) -> ScoreResult | Future[ScoreResult]:
-        runs = "process" if self.spec.path is not None else routing.scorer_for(request.data_source).runs
+        runs = "process" if self.spec.is_custom else routing.scorer_for(request.data_source).runs
         if runs == "here":
             with waiting("reward", "", f"the scorer of {request.data_source}", self.pool.timeout):
                 return score_here(self._built_in, [request], self.spec.label)[0]

@@ -39,7 +39,7 @@ TOO_LARGE, UNPROCESSABLE = 413, 422
 ABOUT_THE_QUERIES = {400, TOO_LARGE, UNPROCESSABLE, 500}
 AGAIN = {408, 429}  # and all from 500 on
 
-HOW_TO_SERVE = "start a server with `burnish retriever serve --index FOLDER`, or fix retriever.url"
+HOW_TO_SERVE = "start a server with `burnish retriever serve FOLDER`, or fix retriever.url"
 SLOW_SERVER = "the server is slow or stuck (see its /metrics); give it more cores, or raise retriever.timeout"
 FEWER_DOCUMENTS = "ask for fewer documents (retriever.topk)"
 WRONG_SERVER = "retriever.url must be the /retrieve address of a retrieval server"
@@ -239,8 +239,8 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
             raise ConfigError(f"retriever.url={url}: {refusals[error.status]}: {error}") from None
         parts = urlsplit(url)
         raise ConfigError(
-            f"retriever.url={url}: no retrieval server answers there. Start one with `burnish retriever serve --index "
-            f"FOLDER --port {parts.port or PORTS[parts.scheme]}`. Seen: {error}"
+            f"retriever.url={url}: no retrieval server answers there. Start one with `burnish retriever serve FOLDER "
+            f"--port {parts.port or PORTS[parts.scheme]}`. Seen: {error}"
         ) from None
 
 

@@ -56,7 +56,7 @@ class IndexOptions:
 def build_index(options: IndexOptions, progress: Progress = lambda *report: None) -> Manifest:
     folder = options.output
     if folder.exists() and not folder.is_dir():
-        raise DataError(f"--output {folder} is a file; choose a folder")
+        raise DataError(f"--out {folder} is a file; choose a folder")
     try:
         size = options.corpus.stat().st_size
     except OSError as error:
@@ -117,7 +117,7 @@ def _take_up(folder: Path, plan: IndexPlan) -> bool:
         write_versioned(folder / PLAN, plan=asdict(plan))
         return False
     if found := known.differences(plan):
-        raise ConfigError(f"{folder} holds another index: {'; '.join(found)}. Choose another --output, or remove it")
+        raise ConfigError(f"{folder} holds another index: {'; '.join(found)}. Choose another --out, or remove it")
     if finished:
         _tidy(folder)
     return finished
@@ -136,16 +136,16 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("a")
     except OSError as error:
-        raise DataError(f"--output {folder}: {error.strerror or error}; choose a folder that can be written") from None
+        raise DataError(f"--out {folder}: {error.strerror or error}; choose a folder that can be written") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            busy = "is being built by another process; wait for it, or choose another --output"
+            busy = "is being built by another process; wait for it, or choose another --out"
             raise DataError(f"{folder} {busy}") from None
         except OSError as error:
             fix = "build on a file system that has locks, such as a local disk: an index can be moved"
-            raise DataError(f"--output {folder}: it cannot be locked ({error.strerror or error}); {fix}") from None
+            raise DataError(f"--out {folder}: it cannot be locked ({error.strerror or error}); {fix}") from None
         yield
 
 
@@ -183,9 +183,7 @@ def open_index(
 
 def _finished(folder: Path) -> Manifest:
     if not folder.is_dir():
-        raise DataError(
-            f"{folder}: no such index folder; `burnish retriever index --corpus … --output {folder}` makes it"
-        )
+        raise DataError(f"{folder}: no such index folder; `burnish retriever index … --out {folder}` makes it")
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
     if (folder / PLAN).exists():

@@ -1,10 +1,11 @@
-"""`burnish retriever serve --index FOLDER`: the flags; the work is `burnish/search/server.py`."""
+"""`burnish retriever serve INDEX`: the flags; the work is `burnish/search/server.py`."""
 
 from pathlib import Path
 
 from burnish.entry.arguments import (
     FlagParser,
     add_address,
+    add_input,
     add_key,
     check_address,
     need_packages,
@@ -46,12 +47,12 @@ def parser() -> FlagParser:
         "retriever serve",
         "A retrieval server over an index that `burnish retriever index` built: POST /retrieve, and /health, /metrics, "
         "/docs.",
-        "retriever serve --index index/wiki --port 8001 --topk 5",
+        "retriever serve wiki-index --port 8000 --topk 5",
     )
-    add_address(made)
+    add_input(made, "index", "INDEX", "folder of the index")
+    add_address(made, 8000)
     add_key(made, KEY_VARIABLE)
     add = made.add_argument
-    add("--index", required=True, metavar="FOLDER", help="folder of the index")
     add("--topk", type=positive, default=3, metavar="N", help="documents per query if a request does not say [3]")
     add("--mode", metavar="NAME", help="bm25, dense or hybrid [hybrid if the index has both]")
     add("--rerank", metavar="FOLDER", help="cross-encoder that re-ranks the results [none]")

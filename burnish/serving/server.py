@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 class ServeOptions:
     model: ModelOptions
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = 8001
     name: str | None = None
     api_key: str | None = None
     max_waiting: int = 256

@@ -4,7 +4,8 @@
 |---|---|
 | `tracker.py` | `Tracker`: metrics and events to every logger of `trainer.logger` |
 | `run_folder.py` | `RunFolder`: configuration and samples on disk (with `background.py`, `disk.py`, `lock.py`) |
-| `console.py`, `jsonl.py`, `tensorboard.py`, `wandb.py`, `mlflow.py` | one logger each |
+| `console.py`, `jsonl.py`, `tensorboard.py`, `wandb.py`, `mlflow.py`, `trackio.py` | one logger each |
+| `transcript.py`, `failure.py` | `console.log` and `error.json` |
 | `timer.py`, `plot.py`, `logs.py` | step timing, the learning curve as PNG, Python logging |
 | `watchdog.py`, `stacks.py`, `run_status.py` | what a process waits for, waits that are late, `burnish status` |
 | `progress.py` | progress of counted work |

@@ -21,10 +21,20 @@ class RunFacts:
 
 
 class Backend(ABC):
-    """One logger. It is made before any model loads, and opens nothing until it is used."""
+    """One logger. It is made before any model loads, and opens nothing until it is used.
+
+    remedy  what to do where `check` fails, as a sentence that goes on
+    """
+
+    remedy = "Install the package again"
 
     def __init__(self, facts: RunFacts):
         self.facts = facts
+
+    def check(self) -> None:
+        """Raise what would keep it from logging: a package that cannot be imported, no login, a server that does not
+        answer. Called when it is made."""
+        return None
 
     def begin(self) -> None:
         """The run begins, or resumes: called once, before all else but `resume`."""

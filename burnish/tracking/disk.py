@@ -12,6 +12,7 @@ from burnish.errors import CheckpointError
 from burnish.literal import json_text
 
 RUN_FOLDER = "trainer.default_local_dir"
+OTHER_RUN = f"trainer.experiment_name=<another name> (or {RUN_FOLDER}, if that is set)"  # the fix for a folder in use
 FIXES = {
     errno.ENOSPC: "the disk is full: free some space, or name a place on another disk with {key}",
     errno.EDQUOT: "the disk quota is used up: free some space, or name another place with {key}",

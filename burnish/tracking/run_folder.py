@@ -12,8 +12,10 @@ from burnish.config.build import to_recipe, to_yaml
 from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.background import Background
-from burnish.tracking.disk import disk_problem, json_line, write_atomically
+from burnish.tracking.disk import OTHER_RUN, disk_problem, json_line, write_atomically
+from burnish.tracking.failure import ERROR_FILE
 from burnish.tracking.lock import FolderLock
+from burnish.tracking.transcript import CONSOLE_FILE, keep_in
 from burnish.tracking.watchdog import STACKS, STATUS
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ LEFT_BY_A_RUN = (
 )  # fmt: skip
 WRITE_DEADLINE_S = 600.0  # for samples to be written
 WRITE_HINT = "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
-OTHERS = (STATUS, STACKS)  # moved with these; alone they belong to processes of this run, which exist before it begins
+# Moved with these; alone they belong to this run, whose processes exist, and may fail, before it begins.
+OTHERS = (STATUS, STACKS, CONSOLE_FILE, ERROR_FILE)
 
 
 class RunFolder:
@@ -89,6 +92,8 @@ class RunFolder:
     def _start(self) -> None:
         """The folder is the run's own from here on."""
         self.begun = True
+        (self.path / ERROR_FILE).unlink(missing_ok=True)
+        keep_in(self.path)
         for name, text in self._about.items():
             write_atomically(self.path / name, [text])
         self._about.clear()
@@ -145,7 +150,7 @@ class RunFolder:
                     if place in roots or not left.isdisjoint((place, *place.parents)):
                         raise ConfigError(
                             f"{name}={value} was left by an earlier run in {self.path}: a run that starts from "
-                            "scratch there moves it aside. Give this run another folder: trainer.default_local_dir=…"
+                            f"scratch there moves it aside. Give this run its own folder with {OTHER_RUN}"
                         )
 
     def _left_by_a_run(self) -> list[Path]:

@@ -7,7 +7,7 @@ import yaml  # type: ignore[import-untyped]
 
 from burnish.errors import ConfigError
 from burnish.health.watch import Health
-from burnish.tracking.jsonl import METRICS_FILE, newest_samples, read_metrics
+from burnish.tracking.jsonl import METRICS_FILE, newest_samples, read_lines, read_metrics
 from burnish.tracking.run_folder import CONFIG_FILE
 
 
@@ -23,6 +23,10 @@ def read_health(folder: str | Path) -> Health:
     except (OSError, ValueError, yaml.YAMLError, RecursionError):  # without it, remedies have no values
         keys = None
     health = Health(keys if isinstance(keys, dict) else {}, samples=partial(newest_samples, path / "rollouts"))
+    events = read_lines(path / "events.jsonl") if (path / "events.jsonl").is_file() else []
+    best = {event.get("step"): event.get("best") for event in events if event.get("kind") == "checkpoint"}
     for metrics in read_metrics(path):
-        health.observe(metrics, int(metrics["step"]))
+        step = int(metrics["step"])
+        health.observe(metrics, step)
+        health.history.best = best.get(step, health.history.best)
     return health

@@ -2,16 +2,19 @@
 processes leave in its folder, so nothing of it has to run, or to answer."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from burnish.errors import ConfigError
-from burnish.literal import json_text, one_line
+from burnish.literal import one_line
+from burnish.tracking.console import COLUMNS
+from burnish.tracking.failure import ERROR_FILE, read_failure
 from burnish.tracking.jsonl import METRICS_FILE, last_lines
 from burnish.tracking.lock import LOCK_FILE, holder
 from burnish.tracking.watchdog import EARLY, STACKS, STATUS
@@ -24,8 +27,9 @@ EVENTS = 5  # shown
 SEARCHED = 500  # of the last events, for findings
 TAIL_LINES = 5  # of the metrics, of which another program may have spoilt the last
 WAITS = 5  # shown of each process
-FINDING, SUBJECT, OWNER = 160, 70, 28  # characters of a line
-MARKS = ("config.yaml", METRICS_FILE, "events.jsonl", f"{STATUS}/*", LOCK_FILE)  # of a folder that is a run's
+FINDING, SUBJECT, OWNER, MESSAGE = 160, 70, 28, 400  # characters of a line
+MARKS = ("config.yaml", METRICS_FILE, "events.jsonl", f"{STATUS}/*", LOCK_FILE, ERROR_FILE)  # of a run's folder
+DEPTH = 3  # folders that runs are looked for in: project, run, and a run of a sweep
 
 
 @dataclass(frozen=True)
@@ -62,15 +66,22 @@ class RunStatus:
     stacks: str | None = None  # the newest dump
     stacks_s: float | None = None
     has_checkpoint: bool = False
+    metric: str | None = None  # the first of the console's columns that the last line has
+    error: dict[str, Any] | None = None  # error.json
 
-    def as_json(self) -> str:
-        return json_text(asdict(self), indent=2)
+    @property
+    def age_s(self) -> float | None:
+        """Since it was last heard of."""
+        ages = [one.silent_s for one in self.processes if one.name == CONTROLLER]
+        ages += [] if self.logged_s is None else [self.logged_s]
+        ages += [] if self.error is None else [time.time() - self.error["time"]]
+        return min(ages, default=None)
 
 
 def read_status(folder: str | Path) -> RunStatus:
     """The status of a current or past run; ConfigError where there is none."""
     path = Path(folder).expanduser()
-    if not any(any(path.glob(mark)) for mark in MARKS):
+    if not is_run(path):
         what = "there is no such folder" if not path.is_dir() else "it holds no run"
         raise ConfigError(
             f"{folder}: {what}. Name the folder that trainer.default_local_dir names, by default "
@@ -85,14 +96,17 @@ def read_status(folder: str | Path) -> RunStatus:
     if controller is not None:  # what is older belongs to an earlier run
         known = {name: one for name, one in known.items() if one["time"] >= controller["started"] - SKEW_S}
         known = {CONTROLLER: controller, **known}
-    steps = [line["step"] for line in _lines(path / METRICS_FILE, TAIL_LINES) if isinstance(line.get("step"), int)]
-    logged = steps[-1] if steps else None
+    lines = [line for line in _lines(path / METRICS_FILE, TAIL_LINES) if isinstance(line.get("step"), int)]
+    logged = lines[-1]["step"] if lines else None
     events = _lines(path / "events.jsonl", SEARCHED)
     reported = max((one["time"] for one in known.values()), default=0.0)
     (stacks, dumped), (_, logged_at) = _newest((path / STACKS).glob("*.txt")), _newest([path / METRICS_FILE])
+    state, error = _state(controller, held_by, (path / LOCK_FILE).exists(), now - reported), read_failure(path)
+    if error is not None and error["time"] > reported and state in ("unknown", "done", "stopped"):
+        state = "failed"  # an attempt that ended before it began to write
     return RunStatus(
         folder=str(folder),
-        state=_state(controller, held_by, (path / LOCK_FILE).exists(), now - reported),
+        state=state,
         held_by=held_by,
         step=logged if logged is not None else (controller or {}).get("step"),
         steps=(controller or {}).get("steps"),
@@ -103,7 +117,37 @@ def read_status(folder: str | Path) -> RunStatus:
         stacks=stacks,
         stacks_s=now - dumped if stacks is not None else None,
         has_checkpoint=any(path.glob("global_step_*")),
+        metric=_metric(lines[-1]) if lines else None,
+        error=error,
     )
+
+
+def is_run(folder: Path) -> bool:
+    return any(any(folder.glob(mark)) for mark in MARKS)
+
+
+def find_runs(root: str | Path) -> list[RunStatus]:
+    """The runs below a folder, the one last heard of first. What a run has moved aside is none."""
+    found: list[Path] = []
+    top = Path(root).expanduser()
+    for place, folders, _ in os.walk(top):
+        path = Path(place)
+        if is_run(path):
+            found.append(path)
+        if is_run(path) or len(path.relative_to(top).parts) == DEPTH:
+            folders.clear()
+    known = [read_status(path) for path in found]
+    return sorted(known, key=lambda one: (one.age_s is None, one.age_s or 0.0, one.folder))
+
+
+def _metric(line: dict[str, Any]) -> str | None:
+    """As `reward 0.512`; not finite numbers are texts in JSON."""
+    for column in COLUMNS:
+        name = column.metric(line)
+        if name is not None and isinstance(line[name], int | float):
+            with suppress(OverflowError):  # a whole number of another program
+                return f"{column.heading} {line[name]:{column.form}}"
+    return None
 
 
 def _statuses(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
@@ -177,6 +221,8 @@ def as_text(status: RunStatus) -> str:
         f"{'state':<10}{_in_words(status)}",
         f"{'step':<10}{_step(status)}",
     ]
+    if status.error is not None:
+        lines += [f"{'error':<10}{_error(status.error)}", f"{'':<10}all of it: {one_line(status.folder)}/{ERROR_FILE}"]
     if status.stacks is not None:
         lines.append(f"{'stacks':<10}{one_line(status.stacks)}, {_ago(status.stacks_s or 0.0)}")
     is_over = status.state in ("done", "failed", "stopped", "dead")
@@ -190,6 +236,26 @@ def as_text(status: RunStatus) -> str:
     if status.events:
         lines += ["", "last events", *map(_event, status.events)]
     return "\n".join(lines)
+
+
+def as_table(runs: Iterable[RunStatus]) -> str:
+    """What `burnish status` prints of several runs."""
+    rows = [("run", "state", "step", "last heard of", "last metric")]
+    for one in runs:
+        step = f"{'-' if one.step is None else one.step}" + (f"/{one.steps}" if one.steps else "")
+        age = "-" if one.age_s is None else _ago(one.age_s)
+        rows.append((one_line(one.folder), one.state, step, age, one.metric or "-"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _error(error: dict[str, Any]) -> str:
+    where = f" in {one_line(error['phase'])}" if error["phase"] else ""
+    after = f", after step {error['step']}" if isinstance(error.get("step"), int) else ""
+    first = error["message"].strip().partition("\n")[0]
+    return f"{_cut(error['type'], OWNER)}{where}{after}, {_ago(time.time() - error['time'])}: {_cut(first, MESSAGE)}"
 
 
 def _in_words(status: RunStatus) -> str:
@@ -206,7 +272,7 @@ def _in_words(status: RunStatus) -> str:
         "silent": f"{who} holds the folder but reports nothing, last {ago}: it is stopped, or its disk or machine hangs"
         + clocks,
         "done": f"done, {ago}",
-        "failed": f"ended with an error, {ago}",
+        "failed": f"ended with an error, {_ago(time.time() - status.error['time']) if status.error else ago}",
         "stopped": f"stopped by the user, {ago}. {resume}",
         "dead": f"ended without a last report, {ago}: killed, or its machine is down{clocks}. {resume}",
         "unknown": "unknown: no process of it has left a status here",

@@ -12,6 +12,9 @@ class TensorboardBackend(Backend):
         self._writer: Any = None
         self._purge_step: int | None = None
 
+    def check(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: F401
+
     def resume(self, step: int) -> None:
         # TensorBoard then hides what earlier event files hold from this step on.
         self._purge_step = step + 1

@@ -1,8 +1,15 @@
-"""How long the parts of a step take: `with timed(metrics, "gen"):` adds its seconds to `metrics["timing_s/gen"]`."""
+"""How long the parts of a step take: `with timed(metrics, "gen"):` adds its seconds to `metrics["timing_s/gen"]`. An
+error that leaves such a block knows its name afterwards (`PHASE`), for error.json."""
 
+import logging
 import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
+
+PHASE = "burnish_phase"  # attribute of an error: the innermost block
+WHOLE = "step"  # the block around all others
 
 
 @contextmanager
@@ -11,6 +18,11 @@ def timed(metrics: MutableMapping[str, float], name: str) -> Iterator[None]:
     start = time.perf_counter()
     try:
         yield
+    except BaseException as error:
+        if name != WHOLE:
+            vars(error).setdefault(PHASE, name)
+        raise
     finally:
-        key = f"timing_s/{name}"
-        metrics[key] = metrics.get(key, 0.0) + time.perf_counter() - start
+        key, seconds = f"timing_s/{name}", time.perf_counter() - start
+        metrics[key] = metrics.get(key, 0.0) + seconds
+        log.debug("%s: %.3f s", name, seconds)

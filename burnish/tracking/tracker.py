@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,12 @@ from burnish.health.rule import NOTE
 from burnish.health.watch import Health
 from burnish.literal import one_line
 from burnish.tracking.base import Backend, RunFacts
+from burnish.tracking.failure import write_failure
 from burnish.tracking.jsonl import LineFile, newest_samples, read_metrics
 from burnish.tracking.run_folder import RunFolder
+from burnish.tracking.transcript import keep_in, recorded
 from burnish.tracking.watchdog import Watchdog
+from burnish.user_code import exit_error
 from burnish.waits import waiting
 
 if TYPE_CHECKING:
@@ -41,11 +44,12 @@ BACKENDS: dict[str, tuple[str, str | None]] = {
     "tensorboard": ("burnish.tracking.tensorboard:TensorboardBackend", None),
     "wandb": ("burnish.tracking.wandb:WandbBackend", "wandb"),
     "mlflow": ("burnish.tracking.mlflow:MlflowBackend", "mlflow"),
+    "trackio": ("burnish.tracking.trackio:TrackioBackend", "trackio"),
 }
 
 
 class Tracker:
-    """All loggers of a run as one. Raises ConfigError at once for an unknown logger or a missing package."""
+    """All loggers of a run as one. Raises ConfigError at once for one that is unknown, not installed, or cannot log."""
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Tracker:
         for name in dict.fromkeys(["jsonl", *names]):
             module, _, cls = BACKENDS[name][0].partition(":")
             self._backends.append(getattr(importlib.import_module(module), cls)(facts))
+            self._check(name, self._backends[-1])
         self._events = LineFile(folder.path / "events.jsonl")
         self.health = Health(config or {}, samples=partial(newest_samples, folder.rollouts))
         self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
@@ -76,8 +81,20 @@ class Tracker:
             stage=lambda: "running" if folder.begun else "starting" if folder.is_held else "",
             steps=total_steps,
         )
+        self._recording = ExitStack()
         self._late = 0  # waits that were reported
         self._restarts = 0  # since the last step
+
+    def _check(self, name: str, backend: Backend) -> None:
+        try:
+            with waiting("logger", "the tracker", f"{type(backend).__name__} to be checked", LOGGER_S):
+                backend.check()
+        except (Exception, SystemExit) as error:
+            what = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"trainer.logger={name}: {' '.join(what.split()).rstrip('.')}. {backend.remedy}, or use another "
+                "logger, e.g. trainer.logger=tensorboard"
+            ) from error
 
     def resume(self, step: int) -> None:
         """The run resumes after `step`: forget what a killed run logged past it. Before the first `log`."""
@@ -169,21 +186,34 @@ class Tracker:
             raise failures[0]
 
     def __enter__(self) -> "Tracker":
+        self._recording.enter_context(recorded())
         with suppress(CheckpointError):  # raised when the run begins to write, if it still cannot then
             self.folder.hold()
         self.watchdog.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        was_stopped = isinstance(error, KeyboardInterrupt)
+        if error is not None and not was_stopped:
+            self._write_failure(error)
         try:
-            self.close(error is not None, "stopped" if isinstance(error, KeyboardInterrupt | SystemExit) else None)
+            self.close(error is not None, "stopped" if was_stopped else None)
         except Exception as failure:
             if error is None:
+                self._write_failure(failure)
                 raise
             log.error("closing the loggers failed: %s", failure)  # the error that ended the run is the one to raise
         finally:
             self.watchdog.stop("failed")  # where the closing was broken off
             self.folder.let_go()
+            self._recording.close()
+
+    def _write_failure(self, error: BaseException) -> None:
+        if self.folder.is_held:  # else it is, or may be, another run's
+            keep_in(self.folder.path)
+            error = (exit_error(error) if isinstance(error, SystemExit) else None) or error
+            step, phase = self.watchdog.step, "" if self.folder.begun else "start"
+            write_failure(self.folder.path, error, step=step, steps=self.watchdog.steps, phase=phase)
 
 
 def check_loggers(names: Sequence[str]) -> None:

@@ -1,13 +1,27 @@
 """The wandb logger (the extra `wandb`): one wandb run per run folder, continued when the run is resumed."""
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
+from burnish.errors import ConfigError
 from burnish.tracking.base import RememberedBackend
+
+OFFLINE = ("offline", "dryrun", "disabled")  # modes without a server
 
 
 class WandbBackend(RememberedBackend):
     id_file = "wandb_run_id.txt"
+    remedy = "Log in with `wandb login`, or set WANDB_MODE=offline to log on this machine"
+
+    def check(self) -> None:
+        import wandb
+
+        if wandb.setup().settings.mode in OFFLINE:
+            return
+        never_ask = {"prompt": False} if "prompt" in signature(wandb.login).parameters else {}
+        if not wandb.login(verify=True, **never_ask):
+            raise ConfigError("there is no API key of wandb")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         if self._run is None:

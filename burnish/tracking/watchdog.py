@@ -20,13 +20,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from burnish import waits
+from burnish.errors import DeadlineError
 from burnish.literal import one_line
 from burnish.tracking import stacks
-from burnish.waits import EXIT_CODE, REPORT_ONLY, VARIABLE, Wait, limit_in_words
+from burnish.tracking.failure import write_failure
+from burnish.waits import EXIT_CODE, Wait, limit_in_words
 
 LOOK_S = 1.0  # between two looks
 STATUS_S = 5.0  # between two status files
@@ -187,7 +190,7 @@ class Watchdog:
                 wait.late_at = now
             elif wait.report_only or (wait.task is not None and not wait.task.get_loop().is_running()):
                 continue
-            elif now >= (wait.late_at or now) + GRACE_S and os.environ.get(VARIABLE) != REPORT_ONLY:
+            elif now >= (wait.late_at or now) + GRACE_S and waits.may_end():
                 self._exit(wait)
 
     def _exit(self, wait: Wait) -> None:
@@ -197,6 +200,9 @@ class Watchdog:
             self._queue_dump(wait, file, exit_code=EXIT_CODE)
             self._jobs.put(self._write_status)
             why = f"{_waited(wait)}, and it does not end; where all threads were: {file}"
+            if self._event is not None:  # the process of the run itself
+                hung = partial(write_failure, self.folder, DeadlineError(why), phase=wait.kind)
+                self._jobs.put(lambda: hung(step=self.step, steps=self.steps))
             what, act = f"This process is ended (exit code {EXIT_CODE})", lambda: None
             if self.on_hang is not None:
                 what, act = self.on_hang(why)

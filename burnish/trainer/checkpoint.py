@@ -8,9 +8,11 @@ facts that make a run this run: resuming under others is refused. Nothing unpick
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -39,6 +41,7 @@ from burnish.models.folder import (
     shard_names,
 )
 from burnish.tracking.background import Background
+from burnish.tracking.disk import OTHER_RUN
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
@@ -46,18 +49,28 @@ log = logging.getLogger(__name__)
 WRITING, REPLACED, REMOVED = ".writing", ".replaced", ".removed"  # of hidden names; what is removed is never whole
 PROBE = ".probe"
 STATE = "data/trainer.json"
+ROWS = "rows of data.train_files"
 MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
 PLANNED = "enable_gradient_checkpointing"  # planned from the device's memory; it changes no result
+Quality = tuple[bool, float]  # whether it is a validated one, and how good the model is: more is better
+PYTHON_FILE = re.compile(r"(.+\.py)(:\w+)?$")  # my_reward.py, my_manager.py:Mine
 COUNTS = 2**53  # more than any run counts to
 PARTS = ("experience", "kl", "correction", "bad_steps", "run", "config")
 
 
 class CheckpointStore:
-    """The checkpoints under one run folder: the `keep` newest (None: all); `deadline_s` to write or read one."""
+    """The checkpoints under one run folder: the `keep` newest (None: all), and the best of them with `keep_best`;
+    `deadline_s` to write or read one. A checkpoint's quality, if given, is in its manifest."""
 
-    def __init__(self, root: str | Path, keep: int | None = None, deadline_s: float = TrainerConfig.checkpoint_timeout):
+    def __init__(
+        self,
+        root: str | Path,
+        keep: int | None = None,
+        deadline_s: float = TrainerConfig.checkpoint_timeout,
+        keep_best: bool = True,
+    ):
         self.root = Path(root)
-        self.keep = keep
+        self.keep, self.keep_best = keep, keep_best
         self.deadline_s = deadline_s
         self._next = self.root / f".{LATEST}{WRITING}"  # the pointer of a save, until its folder is in place
         hint = (
@@ -68,15 +81,15 @@ class CheckpointStore:
         self._umask = os.umask(0)  # it can be read only by being set, for all threads: here, before there are others
         os.umask(self._umask)
 
-    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+    def save(self, step: int, write: Callable[[Path], None], quality: Quality | None = None) -> Path:
         """Write `global_step_<step>` through `write(folder)`, all or nothing; returns the finished folder. A disk that
         hangs is given up (DeadlineError), and does not keep the process from ending."""
-        self.save_behind(step, write)
+        self.save_behind(step, write, quality)
         finished = self.finished(wait=True)
         assert finished is not None
         return finished
 
-    def _save(self, step: int, write: Callable[[Path], None]) -> Path:
+    def _save(self, step: int, write: Callable[[Path], None], quality: Quality | None) -> Path:
         final = self.folder(step)
         temporary = _hidden(final, WRITING)
         with disk_errors(final):
@@ -86,7 +99,7 @@ class CheckpointStore:
             write(temporary)
             _ask_again(temporary)
             _check_shards(temporary)
-            self._seal(temporary, step)
+            self._seal(temporary, step, quality)
             self._next.write_text(f"{step}\n")
             _sync(self._next)
             self._put_in_place(temporary, final)
@@ -95,7 +108,7 @@ class CheckpointStore:
             self._prune(step)
         return final
 
-    def _seal(self, folder: Path, step: int) -> None:
+    def _seal(self, folder: Path, step: int, quality: Quality | None = None) -> None:
         """Add the manifest, and have all of it on the disk."""
 
         def finish(path: Path) -> None:
@@ -106,6 +119,7 @@ class CheckpointStore:
         digests = digests_of(files, finish)
         manifest = {
             "step": step,
+            "quality": quality,
             "files": {str(path.relative_to(folder)): path.stat().st_size for path in files},
             DIGESTS: {str(path.relative_to(folder)): digest for path, digest in digests.items()},
         }
@@ -115,10 +129,10 @@ class CheckpointStore:
             if path.is_dir() and not path.is_symlink():
                 _sync(path)
 
-    def save_behind(self, step: int, write: Callable[[Path], None]) -> None:
+    def save_behind(self, step: int, write: Callable[[Path], None], quality: Quality | None = None) -> None:
         """Begin to `save`; `write` must not read what training changes. Waits for a save before it."""
         self.finished(wait=True)
-        self._writer.start(lambda: self._save(step, write), f"writing checkpoint {self.folder(step)}")
+        self._writer.start(lambda: self._save(step, write, quality), f"writing checkpoint {self.folder(step)}")
 
     def finished(self, *, wait: bool) -> Path | None:
         """The checkpoint completed since the last call; raises why it could not be. `wait`: up to the deadline."""
@@ -217,8 +231,15 @@ class CheckpointStore:
             return
         # Folders past `newest` are left by an earlier run that went further; they are not this run's to delete.
         ours = [p for p in self._folders() if step_of(p) <= newest]
+        best = self.best() if self.keep_best else None
         for folder in ours[: -self.keep]:
-            _remove(folder)
+            if folder != best:
+                _remove(folder)
+
+    def best(self) -> Path | None:
+        """The checkpoint of the best quality; among equals the first. Those that were validated count before others."""
+        known = [(quality, -step_of(path), path) for path in self._folders() if (quality := quality_of(path))]
+        return max(known)[2] if known else None
 
 
 def _hidden(folder: Path, kind: str) -> Path:
@@ -230,6 +251,14 @@ def _remove(folder: Path) -> None:
     if folder.exists():
         removed = folder.rename(_hidden(folder, REMOVED))
         shutil.rmtree(removed, ignore_errors=True)
+
+
+def quality_of(folder: Path) -> Quality | None:
+    try:
+        validated, value = read_json(folder / MANIFEST, CheckpointError)["quality"]
+        return bool(validated), float(value)
+    except (CheckpointError, KeyError, TypeError, ValueError):
+        return None
 
 
 def is_due(every: int | None, step: int, last: int) -> bool:
@@ -323,7 +352,7 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
     process_reward = config.process_reward
     augment = asdict(data.augment) if data.augment.enable else dict.fromkeys(asdict(data.augment))
     return {
-        "rows of data.train_files": rows,
+        ROWS: rows,
         "data.train_batch_size": data.train_batch_size,
         "data.seed": data.seed,
         "data.shuffle": data.shuffle,
@@ -337,9 +366,9 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
     }
 
 
-def changed_keys(theirs: Mapping[str, Any], config: Any) -> list[str]:
-    """`key: then → now` for each key whose value is not the one the checkpoint was saved with."""
-    ours = key_values(config)
+def changed_keys(theirs: Mapping[str, Any], config: Any, code: Mapping[str, str] | None = None) -> list[str]:
+    """`key: then → now` for each key whose value, or file whose `code`, is not that of the checkpoint."""
+    ours = {**key_values(config), **(code or {})}
     return [f"{name}: {theirs[name]} → {value}" for name, value in ours.items() if theirs.get(name, value) != value]
 
 
@@ -348,6 +377,21 @@ def key_values(config: Any) -> dict[str, Any]:
     names = [name for name in keys_of(type(config)) if name.rpartition(".")[2] != PLANNED]
     values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in names}))
     return values
+
+
+def code_digests(config: Any) -> dict[str, str]:
+    """Of the Python files that keys name, such as that of the reward function: a digest of what is in them now."""
+    found: dict[str, str] = {}
+
+    def visit(value: Any) -> None:
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            visit(item)
+        for part in value.split(",") if isinstance(value, str) else ():
+            if (named := PYTHON_FILE.match(part.strip())) and (file := Path(named[1]).expanduser()).is_file():
+                found[f"contents of {named[1]}"] = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+
+    visit(key_values(config))
+    return found
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -377,17 +421,27 @@ def restoring(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} is damaged ({reason}); resume from another step") from error
 
 
-def check_same_run(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    ours = json.loads(json.dumps(ours))  # as it would be read back
+def has_grown(then: Mapping[str, Any], now: list[str], rows_then: int, rows_now: int) -> bool:
+    """Whether training files, or rows of them, were added to those of the keys `then`: that run resumes with them.
+    Without a file of its own it would be another run."""
+    return rows_now > rows_then and set(then.get("data.train_files", [None])) <= set(now)
+
+
+def check_same_run(folder: Path, state: Mapping[str, Any], ours: Mapping[str, Any], files: list[str]) -> None:
+    """CheckpointError unless a run with these facts and training files continues the one of a saved `state`."""
+    theirs, ours = state["run"], json.loads(json.dumps(ours))  # as it would be read back
     for name, value in ours.items():
         if name not in theirs or theirs[name] == value:
+            continue
+        if name == ROWS and has_grown(state["config"], files, theirs[name], value):
+            log.warning("changed since that checkpoint: %s: %d → %d, drawn in another order", name, theirs[name], value)
             continue
         if name in (MODEL, PROCESS_REWARD):
             raise CheckpointError(
                 f"{folder} is a checkpoint of another model: the weights at {name} are not those its run started "
-                "from. Name that model again, or start a new run with trainer.default_local_dir=<another folder>"
+                f"from. Name that model again, or start another run with {OTHER_RUN}"
             )
         raise CheckpointError(
             f"{folder} was saved with {name}={theirs[name]}, and this run has {value}: it would continue with other "
-            f"prompts. Set it back, or start over with trainer.default_local_dir=<another folder> {MODEL}={folder}"
+            f"prompts. Set it back, or start another run from its weights with {MODEL}={folder} {OTHER_RUN}"
         )

@@ -22,6 +22,7 @@ from burnish.data.files import Row, at, columns, lookup, no_column, read_rows, w
 from burnish.entry.guard import say
 from burnish.errors import ConfigError, DataError, UserError
 from burnish.literal import print_text
+from burnish.loop_thread import run_to_end
 from burnish.rewards.contract import ScoreRequest, ScoreResult
 from burnish.rewards.failures import FailureWatch, apply_policy
 from burnish.rewards.pool import ASYNC_CALLS_PER_CHILD
@@ -44,6 +45,22 @@ RowRequest = tuple[int, ScoreRequest]  # the number of a row, and the request fo
 
 def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int:
     """One job, its keys finished. Returns 1 if a data source is below `fail_under`, else 0."""
+    rows, samples, evaluation = measure(loaded)
+    print_tables(evaluation)
+    print_text(f"all results are in {loaded.config.data.output_path}")
+    path = loaded.config.data.scored_path
+    if path:  # two more lists, an entry per response: its score (null: none), and what else was said
+        scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
+        for sample in samples:
+            result = sample.result
+            scored[sample.row][SCORES].append(None if result is None else result.score)
+            scored[sample.row][REWARD_INFO].append(None if result is None else json.dumps(result.info))
+        print_text(f"the score of each response is in {write_parquet(scored, path)}")
+    return judge(evaluation, fail_under)
+
+
+def measure(loaded: Loaded[EvalConfig]) -> tuple[list[Row], list[Sample], Evaluation]:
+    """The rows, the scores of their responses, and the results, which are written."""
     config = loaded.config
     rows, output = read_rows(config.data.path), Path(config.data.output_path or "")
     if output.is_dir():
@@ -60,23 +77,14 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     samples, failures = apply_failures(asked, results, config.reward)
     log.info("computing the statistics of %d rows", len(rows))
     evaluation = summarise(config.data.path, scoring.spec, samples, failures)
-    print_tables(evaluation)
     write_json(evaluation, output)
-    print_text(f"all results are in {output}")
-    if config.data.scored_path:  # two more lists, an entry per response: its score (null: none), and what else was said
-        scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
-        for sample in samples:
-            result = sample.result
-            scored[sample.row][SCORES].append(None if result is None else result.score)
-            scored[sample.row][REWARD_INFO].append(None if result is None else json.dumps(result.info))
-        print_text(f"the score of each response is in {write_parquet(scored, config.data.scored_path)}")
-    return judge(evaluation, fail_under)
+    return rows, samples, evaluation
 
 
 def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explicit: frozenset[str]) -> list[RowRequest]:
     """One request per response, in the order of the file. DataError: a row that cannot be scored, with its reason."""
     names = columns(rows)
-    custom = scoring.spec.path is not None
+    custom = scoring.spec.is_custom
     require_named(rows, names, data, explicit, custom)
     taken = [name for name in (SCORES, REWARD_INFO) if data.scored_path and name in names]
     if taken:
@@ -131,7 +139,7 @@ def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, 
     if no_prompt:
         named[data.prompt_key] = ""
     full = complete_row(named, prompt_key=data.prompt_key, reward_fn_key=data.data_source_key, position=number)
-    if scoring.spec.path is None and style_of(full) == MODEL:
+    if not scoring.spec.is_custom and style_of(full) == MODEL:
         raise DataError(
             "reward_model.style='model': only a reward model scores this row, and `burnish eval` scores by rule. Leave "
             f"such rows out, make the style 'rule', or score with a function of your own: {OWN_FUNCTION}"
@@ -196,7 +204,7 @@ def score(asked: Sequence[RowRequest], scoring: Scoring, config: RewardConfig) -
     watch = FailureWatch(len(asked), config.max_failure_ratio)
     with Progress("scoring", len(asked), unit="responses") as progress:
         if scoring.one_by_one:
-            return asyncio.run(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
+            return run_to_end(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
         results: list[ScoreResult] = []
         for start in range(0, len(asked), BATCH):  # a function that takes lists
             batch = asked[start : start + BATCH]

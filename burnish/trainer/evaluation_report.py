@@ -154,7 +154,7 @@ def _cell(value: float) -> str:
 
 
 def _by(evaluation: Evaluation) -> str:
-    return evaluation.scored_by.label if evaluation.scored_by.path else "the built-in scorers"
+    return evaluation.scored_by.label if evaluation.scored_by.is_custom else "the built-in scorers"
 
 
 def write_json(evaluation: Evaluation, path: Path) -> None:

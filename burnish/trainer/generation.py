@@ -98,8 +98,9 @@ class GenerationJob:
         return pa.Table.from_arrays([*given, *added], schema=self.schema)
 
 
-def generate(loaded: Loaded[GenerationConfig]) -> None:
-    """One job of `burnish generate`; its keys are checked, and all else that can be before a model is loaded."""
+def generate(loaded: Loaded[GenerationConfig]) -> str | None:
+    """One job of `burnish generate`; its keys are checked, and all else that can be before a model is loaded. Returns
+    what was done in words; None where all was there."""
     config = loaded.config
     loaded.log_notices()
     with _keys_of_this_command(), terminated_as_interrupted():
@@ -110,7 +111,7 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
         with GenerationOutput(config.data.output_path, facts, overwrite=config.data.overwrite) as output:
             if output.is_complete():
                 log.info("%s is complete: it has the responses of this command", output.path)
-                return
+                return None
             print_text(explain(config, loaded.explicit))
             job = GenerationJob(config)
             output.begin(job.schema, len(job.prompts))
@@ -127,7 +128,7 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
                 raise
             finally:
                 watchdog.stop()
-        print_text(summary(config, speed))
+        return summary(config, speed)
 
 
 def answer_all(job: GenerationJob, output: GenerationOutput) -> float:

@@ -10,6 +10,7 @@ from burnish.config import GENERATION, GenerationConfig, Loaded, finalise_genera
 from burnish.entry.ending import importing
 from burnish.entry.keys import run_program
 from burnish.errors import ConfigError
+from burnish.literal import print_text
 
 
 def main(argv: list[str]) -> int:
@@ -26,7 +27,8 @@ def _generate(loaded: Loaded[GenerationConfig]) -> None:
     resolve_path(loaded.config.model.path)
     with importing():
         from burnish.trainer.generation import generate  # torch only once keys and paths are known to be right
-    generate(loaded)
+    if done := generate(loaded):
+        print_text(done)
 
 
 if __name__ == "__main__":

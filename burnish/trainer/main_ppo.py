@@ -15,10 +15,10 @@ from burnish.trainer import restart
 
 def main(argv: list[str]) -> None:
     restart.prepare(argv)
-    run(argv, PPO, _finish, _train)
+    run(argv, PPO, finish, _train)
 
 
-def _finish(config: PPOConfig, explicit: frozenset[str]) -> list[str]:
+def finish(config: PPOConfig, explicit: frozenset[str]) -> list[str]:
     return finalise(config, explicit, needs_of(config))
 
 

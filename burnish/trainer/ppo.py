@@ -28,10 +28,12 @@ from burnish.config import PPOConfig
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
-from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
+from burnish.entry.ending import StopRequest
+from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError, text_of
 from burnish.protocol import DataProto
 from burnish.rewards.managers import adapt_manager
 from burnish.tracking import RunFolder, Tracker
+from burnish.tracking.disk import OTHER_RUN
 from burnish.tracking.timer import timed
 from burnish.trainer import checkpoint
 from burnish.trainer.augment import Augmentation, make_buffer
@@ -39,7 +41,7 @@ from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
 from burnish.trainer.credit import Credit, reward_tokens
 from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.groups import Passes, RemoteRollouts, close_within, load_models, make_groups, write_captured
-from burnish.trainer.report import BadUpdates, batch_metrics, sample_rows, speed_metrics
+from burnish.trainer.report import BadUpdates, OnStep, batch_metrics, sample_rows, speed_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows
 from burnish.trainer.validate import Validator
 from burnish.waits import waiting
@@ -71,16 +73,22 @@ class PPOTrainer:
         self.worker_group_cls = worker_group_cls
         self.reward_fn, self.val_reward_fn = adapt_manager(reward_fn), adapt_manager(val_reward_fn or reward_fn)
         self.needs = needs_of(config)
-        self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
+        self.stop = StopRequest()
+        self.unsaved: Mapping[str, Any] | None = None  # where the data stood before a step that was broken off
+        self.unvalidated: dict[str, float] | None = None  # metrics of the last step, if its validation was broken off
         self.ending = ""  # why it is being closed
+        self.on_step: OnStep | None = None
+        self.code = checkpoint.code_digests(config)  # as it is loaded
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
         if config.trainer.executor == "ray":  # a worker that does not write its part is reported first
             deadline_s += config.trainer.worker_timeout
-        self.store = CheckpointStore(folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s)
+        self.store = CheckpointStore(
+            folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s, config.trainer.keep_best
+        )
         self.find_start_and_end()
         if self.resume_from is None and not config.trainer.val_only:
             folder.check_inputs_stay(config)
@@ -92,17 +100,17 @@ class PPOTrainer:
         """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
         config, check = self.config, self.reward_fn.check_row
         conversations = ConversationReader(config, self.tokenizer) if config.reward_model.enable else None
-        self.train_rows = train_dataset(config.data, self.tokenizer, check)
-        self.val_rows = val_dataset(config.data, self.tokenizer, check)
+        at_once = None if conversations is not None and not config.data.custom_cls.path else check
+        self.train_rows = train_dataset(config.data, self.tokenizer, at_once)
+        self.val_rows = val_dataset(config.data, self.tokenizer, at_once)
+        if conversations is not None:
+            by_outcomes = self.needs.process_reward
+            check_rows(self.train_rows, self.val_rows, conversations, check, by_outcomes=by_outcomes)
         agents = AgentCheck(agent_settings(config), self.tokenizer)  # each row's loop, tools, interaction, retriever
         for rows in [self.train_rows, *([self.val_rows] if self.val_rows else [])]:
             for i, row in enumerate(rows.known_rows()):
                 agents.row(row, partial(rows.where, i))
         agents.finish()
-        if conversations is not None:
-            check_rows(self.train_rows, conversations, trains=True, by_outcomes=self.needs.process_reward)
-            if self.val_rows is not None:
-                check_rows(self.val_rows, conversations, trains=False)
         self.order = make_order(self.train_rows, config.data)
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
 
@@ -116,7 +124,7 @@ class PPOTrainer:
         if self.resume_from is not None:
             state = checkpoint.read_state(self.resume_from)
             with checkpoint.restoring(self.resume_from / checkpoint.STATE):
-                checkpoint.check_same_run(self.resume_from, state["run"], self.run_facts)
+                checkpoint.check_same_run(self.resume_from, state, self.run_facts, self.config.data.train_files)
                 self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
         prompts, refills = self.order.start(trainer.total_epochs), self.config.algorithm.filter_groups.enable
         self.end = None if trainer.total_training_steps or refills else prompts
@@ -176,42 +184,57 @@ class PPOTrainer:
                     before = self.experience.state_dict()
                     try:  # prompts, new weights out, generate, score; old and reference log-probs, values
                         batch, passes = self.experience.draw(self.step, metrics, self.begin_passes)
+                        batch = passes.join(batch)
                     except NothingToLearn as error:
                         raise self.saved_before_end(error, before) from error
-                    batch = passes.join(batch)
-                    if self.process_reward:
-                        with timed(metrics, "process_reward"):
-                            when = self.config.process_reward.update
-                            batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
-                            self.bad_updates.note("process_reward", updates, self.step, metrics)
-                    with timed(metrics, "adv"):
-                        batch = self.credit(batch, metrics)
-                    with timed(metrics, "describe"):
-                        metrics |= self.describe(batch)
-                    sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # what updates read
-                    if self.critic:
-                        with timed(metrics, "update_critic"):
-                            updates = self.critic.update_critic(sent, self.step)
-                            self.bad_updates.note("critic", updates, self.step, metrics)
-                    if self.step > trainer.critic_warmup:
-                        with timed(metrics, "update_actor"):
-                            updates = self.policy.update_actor(sent, self.step)
-                            self.bad_updates.note("actor", updates, self.step, metrics)
+                    except KeyboardInterrupt:
+                        self.unsaved = before
+                        raise
+                    with self.stop.delayed():  # from here on the step changes what a checkpoint holds
+                        if self.process_reward:
+                            with timed(metrics, "process_reward"):
+                                when = self.config.process_reward.update
+                                batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
+                                self.bad_updates.note("process_reward", updates, self.step, metrics)
+                        with timed(metrics, "adv"):
+                            batch = self.credit(batch, metrics)
+                        with timed(metrics, "describe"):
+                            metrics |= self.describe(batch)
+                        sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # for updates
+                        if self.critic:
+                            with timed(metrics, "update_critic"):
+                                updates = self.critic.update_critic(sent, self.step)
+                                self.bad_updates.note("critic", updates, self.step, metrics)
+                        if self.step > trainer.critic_warmup:
+                            with timed(metrics, "update_actor"):
+                                updates = self.policy.update_actor(sent, self.step)
+                                self.bad_updates.note("actor", updates, self.step, metrics)
                     self.credit.correction.watch(metrics, self.step)
-                    if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
-                        with timed(metrics, "testing"):
+                    validates = self.validator and is_due(trainer.test_freq, self.step, self.total_steps)
+                    if self.validator and validates and not self.stop.asked:
+                        with timed(metrics, "testing"), self.stop.breaks():
                             metrics |= self.validator(self.step)
                 metrics |= speed_metrics(batch, metrics, self.resource_pool_manager.n_processes())
                 if "sum_pi_squared" in batch.batch:  # how noisy the gradient is
                     metrics |= variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))
                 self.note_restarts(metrics)
-                self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
+                if validates and self.stop.asked:
+                    self.unvalidated = metrics  # the resumed run validates first
+                else:  # before saving: a resumed run has the lines up to its checkpoint
+                    self.tracker.log(metrics, self.step)
+                with self.stop.breaks():
+                    if self.on_step and self.on_step(self.step, metrics, partial(sample_rows, batch, self.tokenizer)):
+                        self.total_steps = self.step
+                if self.stop.asked:
+                    self.total_steps = self.step  # the last: it is saved
                 saving = {}
                 self.note_saved(wait=False)
                 if is_due(trainer.save_freq, self.step, self.total_steps):
                     with timed(saving, "save_checkpoint"):
                         self.save()
             self.note_saved(wait=True)
+            if self.stop.asked:
+                raise KeyboardInterrupt
         return metrics
 
     def begin(self) -> dict[str, float]:
@@ -226,6 +249,9 @@ class PPOTrainer:
         else:
             self.tracker.start()
         self.tracker.folder.write_config(self.config)
+        if self.unvalidated is not None:
+            self.tracker.log(self.unvalidated | (self.validator(self.step) if self.validator else {}), self.step)
+            self.unvalidated = None
         metrics: dict[str, float] = {}
         if self.validator and (trainer.val_only or (trainer.val_before_train and self.resume_from is None)):
             with timed(metrics, "testing"):
@@ -236,14 +262,22 @@ class PPOTrainer:
 
     def saved_before_end(self, error: NothingToLearn, before: Mapping[str, Any]) -> NothingToLearn:
         """Nothing is left to learn from in this step, perhaps because all prompts are solved: save what was learned."""
+        self.save_unchanged(before)
+        kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
+        return NothingToLearn(f"{error}{kept}")
+
+    def save_unchanged(self, before: Mapping[str, Any]) -> None:
+        """Save the step before this one, which has changed nothing yet but its place in the data."""
         self.experience.load_state_dict(before)
         self.step -= 1
         self.note_saved(wait=True)
         if self.step and self.saved != self.step:
             self.save()
             self.note_saved(wait=True)
-        kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
-        return NothingToLearn(f"{error}{kept}")
+
+    def save_stopped(self) -> None:
+        if self.unsaved is not None and self.config.trainer.save_freq != -1:
+            self.save_unchanged(self.unsaved)
 
     def reads_old_log_probs(self) -> bool:
         """Whether anything asks for log-probs before the update. With one update a step, it computes them itself."""
@@ -292,9 +326,6 @@ class PPOTrainer:
         every = self.config.trainer.rollout_dump_freq
         if every > 0 and self.step % every == 0:
             self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
-        if self.needs.groups and not self.warned_of_no_signal and not bool(batch.batch["advantages"].any()):
-            self.warned_of_no_signal = True
-            log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
         return batch_metrics(batch, self.config, self.step - 1)
 
     def save(self) -> None:
@@ -304,8 +335,9 @@ class PPOTrainer:
             "experience": self.experience.state_dict(),
             **self.credit.state_dict(),
             "bad_steps": self.bad_updates.in_a_row,
+            "unvalidated": self.unvalidated,
             "run": self.run_facts,
-            "config": checkpoint.key_values(self.config),
+            "config": checkpoint.key_values(self.config) | self.code,
         }
         text = json.dumps(state, indent=1)  # as it is now, to be written at any later time
 
@@ -316,15 +348,17 @@ class PPOTrainer:
             (folder / checkpoint.STATE).parent.mkdir()
             (folder / checkpoint.STATE).write_text(text)
 
+        quality = self.tracker.health.history.quality()
         self.note_saved(wait=True)
         self.tracker.folder.flush()
         if self.config.actor_rollout_ref.actor.checkpoint.async_save:
             with checkpoint.disk_errors(self.store.folder(self.step)):
                 for group in self.models.values():
                     group.capture_checkpoint()
-            self.store.save_behind(self.step, partial(write, write_captured))
+            self.store.save_behind(self.step, partial(write, write_captured), quality)
         else:
-            self.store.save_behind(self.step, partial(write, lambda group, folder: group.save_checkpoint(folder)))
+            write_now = partial(write, lambda group, folder: group.save_checkpoint(folder))
+            self.store.save_behind(self.step, write_now, quality)
             self.note_saved(wait=True)
 
     def note_saved(self, *, wait: bool) -> None:
@@ -332,7 +366,8 @@ class PPOTrainer:
         folder = self.store.finished(wait=wait)
         if folder is not None:
             self.saved = step_of(folder)
-            self.tracker.event("checkpoint", step=self.saved)
+            best = self.tracker.health.history.best = step_of(self.store.best() or folder)
+            self.tracker.event("checkpoint", step=self.saved, best=best)
 
     def load(self, folder: Path) -> None:
         """Resume from a checkpoint as if the run had never stopped; logs what is different this time."""
@@ -341,8 +376,8 @@ class PPOTrainer:
         models = {} if is_over else self.models  # the last checkpoint may have been saved without what training needs
         if missing := [name for name in models if not (folder / name).is_dir()]:
             raise CheckpointError(
-                f"{folder} has no {missing[0]}: it was saved by an estimator that needs none. Start over with "
-                f"trainer.default_local_dir=<another folder> {checkpoint.MODEL}={folder}"
+                f"{folder} has no {missing[0]}: it was saved by an estimator that needs none. Start another run "
+                f"from its weights with {checkpoint.MODEL}={folder} {OTHER_RUN}"
             )
         for name, group in models.items():
             with waiting("checkpoint", "the trainer", f"reading checkpoint {folder / name}", self.store.deadline_s):
@@ -350,29 +385,33 @@ class PPOTrainer:
         if folder.resolve() == self.store.folder(self.step).resolve():
             self.saved = self.step
         log.info("resuming from %s: step %d of %d", folder, self.step, self.total_steps)
-        for change in checkpoint.changed_keys(state["config"], self.config):
+        for change in checkpoint.changed_keys(state["config"], self.config, self.code):
             log.warning("changed since that checkpoint: %s", change)
         if is_over:
             log.warning(
                 "the run is at its last step already: nothing is trained. Raise trainer.total_epochs or "
-                "trainer.total_training_steps, or start another run with trainer.experiment_name"
+                "trainer.total_training_steps, or start another run with %s",
+                OTHER_RUN,
             )
         with checkpoint.restoring(folder / checkpoint.STATE):
             self.experience.load_state_dict(state["experience"])
             self.credit.load_state_dict(state)
             self.bad_updates.in_a_row |= state["bad_steps"]
+            self.unvalidated = state.get("unvalidated")
 
     def close(self) -> None:
         """End what workers and reward managers started, once the checkpoint being written is complete. A failure rises
         after all was tried, unless the run has failed already: that error must not be replaced."""
         error, failures = sys.exception(), list[Exception]()
         has_failed = error is not None
-        self.ending = f"{type(error).__name__}: {error}" if has_failed else "all steps are done"
+        self.ending = "all steps are done" if error is None else f"{type(error).__name__}: {text_of(error)}"
         with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]
         ends += [partial(close_within, patience, group) for group in with_ends]
-        ends += [self.reward_fn.close, self.val_reward_fn.close] + [group.shutdown for group in self.groups.values()]
+        ends += [self.save_stopped, self.reward_fn.close, self.val_reward_fn.close] + [
+            group.shutdown for group in self.groups.values()
+        ]
         for end in ends:
             try:
                 end()

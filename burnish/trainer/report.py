@@ -25,6 +25,10 @@ from burnish.workers.trajectories import VERSIONS
 
 log = logging.getLogger(__name__)
 
+# Called after each step, before its checkpoint, with its number, its metrics and what makes its samples (`sample_rows`;
+# nothing in supervised training); returns whether it shall be the last.
+OnStep = Callable[[int, Mapping[str, float], Callable[[], list[dict[str, Any]]]], bool]
+
 
 LONGEST = 8  # tokens that one character, or a few broken bytes, are split over
 
@@ -113,6 +117,14 @@ def batch_metrics(batch: DataProto, config: PPOConfig, version: int) -> dict[str
         num_turns=others["num_turns"].tolist(),
         tool_call_counts=others["num_tool_calls"].tolist(),
     )
+    for name in config.custom_reward_function.functions:  # rows that a reward model scores have none
+        given = [
+            info.get(name)
+            for info, present in zip(others["reward_info"], lengths(columns)[1] > 0, strict=True)
+            if present
+        ]
+        if scores := [value for value in given if isinstance(value, int | float)]:
+            metrics[f"reward/{name}/mean"] = float(np.mean(scores))
     if "entropys" in columns:  # else no pass computed it
         metrics["actor/entropy"] = float(columns["entropys"][columns["response_mask"].bool()].mean())
     metrics |= signal_metrics(columns, others["uid"]) | agent_metrics(others["agent_metrics"].tolist())

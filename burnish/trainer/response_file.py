@@ -8,7 +8,6 @@ into `out.parquet`. The facts stay in its metadata: another job is refused, not 
 
 import contextlib
 import hashlib
-import importlib
 import json
 import logging
 import os
@@ -28,10 +27,11 @@ from burnish.config.key import keys_of, read
 from burnish.config.values import show
 from burnish.data.dataset import complete_row, find_prompt_key, kept_name, refuse_media
 from burnish.data.files import Row, at, describe, is_parquet, locate, no_column, to_table
-from burnish.errors import ConfigError, DataError
+from burnish.errors import DataError
 from burnish.models.folder import fingerprint, resolve_path
 from burnish.tracking.disk import disk_problem
 from burnish.tracking.lock import FolderLock
+from burnish.user_code import import_libraries
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ ADDED = pa.schema(
 # effect may change too.
 NEUTRAL = (
     *("data.output_path", "data.overwrite", "data.batch_size"),
-    *("rollout.max_num_seqs", "rollout.max_num_batched_tokens", "rollout.timeout"),
+    *("rollout.max_num_seqs", "rollout.max_num_batched_tokens"),
+    *("rollout.timeout", "rollout.trajectory_timeout"),
     *("rollout.gpu_memory_utilization", "rollout.enforce_eager"),
     *("rollout.enable_chunked_prefill", "rollout.enable_prefix_caching"),
     *("trainer.device", "trainer.nnodes", "trainer.n_gpus_per_node"),
@@ -136,13 +137,7 @@ def output_schema(path: str, there: pa.Schema) -> pa.Schema:
 def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, Any]:
     """What decides the responses, by the names of keys; `loops` are the modules of the user's agent loops."""
     model, agent = config.model, config.rollout.agent
-    given = model.external_lib or ""
-    libraries = [name.strip() for name in given.split(",") if name.strip()]
-    for name in libraries:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigError(f"model.external_lib={given}: {name} could not be imported ({error})") from error
+    libraries = import_libraries({"model.external_lib": model.external_lib})
     known = keys_of(GenerationConfig)
     decide = [name for name in known if name not in NEUTRAL and not known[name].about.inert]
     return {name: read(config, name) for name in decide} | {

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from burnish.config.reward import RewardModelConfig
-from burnish.data.dataset import CustomDataset, RLDataset
-from burnish.errors import ConfigError, DataError
+from burnish.data.dataset import Check, CustomDataset, Dataset
+from burnish.errors import DataError
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult, score_problem
-from burnish.rewards.routing import BOTH, MODEL, misspelt_style, style_of
+from burnish.rewards.routing import BOTH, MODEL, RULE, misspelt_style, style_of
 from burnish.tracking.timer import timed
 from burnish.workers.reward_model import COLUMNS, PROMPT, ConversationReader, on_last_token
 
@@ -138,29 +138,34 @@ def models_alone(batch: DataProto) -> np.ndarray:
 
 
 def check_rows(
-    rows: RLDataset | CustomDataset, conversations: ConversationReader, *, trains: bool, by_outcomes: bool = False
+    train: Dataset, val: Dataset | None, conversations: ConversationReader, check: Check, *, by_outcomes: bool = False
 ) -> None:
-    """DataError for a row that the model could not score; ConfigError for rows to train on that never ask it.
-    `by_outcomes`: a process reward model learns from these rows."""
-    if isinstance(rows, CustomDataset):  # not known beforehand
+    """DataError for a row that cannot be scored. Where no row to train on names the model, it scores all of them, and
+    those of validation that no rule can score: their style becomes MODEL. `by_outcomes`: a process reward model learns
+    from the rows to train on."""
+    if isinstance(train, CustomDataset):  # not known beforehand
         return
-    asked = 0
-    for i in range(len(rows)):
-        section = {"reward_model": rows.value(i, "reward_model")}
-        problem, style = misspelt_style(section), style_of(section)
-        if style in (MODEL, BOTH):
-            asked += 1
+    every = [(rows, i, row) for rows in (train, val) if rows for i, row in enumerate(rows.known_rows())]
+    for rows, i, row in every:
+        if problem := misspelt_style(row):
+            raise DataError(f"{rows.where(i)}: {problem}")
+    if all(style_of(row) == RULE for row in train.known_rows()):
+        unscored = [row for rows, _, row in every if rows is val and style_of(row) == RULE and check(row)]
+        for row in (*train.known_rows(), *unscored):
+            row["reward_model"]["style"] = MODEL
+        log.info(
+            "reward_model.enable=true, and no row of data.train_files has the reward_model.style model or both: the "
+            "reward model alone scores all %d rows%s. To add the score of a rule, make the style both",
+            *(len(train), f", and {len(unscored)} rows of validation that no rule can score" if unscored else ""),
+        )
+    for rows, i, row in every:
+        problem, style = check(row), style_of(row)
+        if problem is None and style in (MODEL, BOTH):
             problem = conversations.problem_with(rows.value(i, PROMPT))
-        if style == MODEL and by_outcomes:
+        if style == MODEL and by_outcomes and rows is train:
             problem = (
-                "reward_model.style='model' with a process reward model (PRIME), which learns from the outcomes of "
-                "rules, 0 or 1, not from a reward model's score: make the style 'both' or 'rule', or choose another "
-                "algorithm.adv_estimator"
+                "only the reward model scores this row, and a process reward model (PRIME) learns from the outcomes of "
+                "rules, 0 or 1: make reward_model.style 'both' or 'rule', or choose another algorithm.adv_estimator"
             )
         if problem:
             raise DataError(f"{rows.where(i)}: {problem}")
-    if trains and not asked:
-        raise ConfigError(
-            "reward_model.enable=true, but no row of data.train_files asks for the model, so it would score none: set "
-            'reward_model.style of the rows to "model" or "both", or leave reward_model.enable out'
-        )

@@ -17,10 +17,11 @@ from burnish.config import PPOConfig
 from burnish.config.build import explain
 from burnish.config.checks import check_files, check_heads, check_model
 from burnish.config.finalise import finalise
-from burnish.config.load import Loaded
+from burnish.config.load import Loaded, libraries
 from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_of
 from burnish.config.plan import plan_micro_batches, plan_numbers, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
+from burnish.config.rules.batch import fit_to_rows
 from burnish.config.rules.cluster import devices
 from burnish.config.rules.models import without_gpu
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
@@ -35,10 +36,13 @@ from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
-from burnish.rewards.managers import load_manager
+from burnish.rewards.managers import find_manager, load_manager
 from burnish.rewards.scoring import Scoring
+from burnish.trainer.checkpoint import MODEL, STATE
 from burnish.trainer.ppo import PPOTrainer
+from burnish.trainer.report import OnStep
 from burnish.trainer.restart import Restarts
+from burnish.trainer.stage import choose_folder
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
 from burnish.workers.process_reward import ProcessRewardWorker
@@ -47,7 +51,7 @@ from burnish.workers.reward_model import RewardModelWorker, other_ids
 log = logging.getLogger(__name__)
 
 
-def run(loaded: Loaded[PPOConfig]) -> None:
+def run(loaded: Loaded[PPOConfig], on_step: OnStep | None = None) -> None:
     config = loaded.config
     rows, facts = check(loaded)
     loaded.log_notices()
@@ -56,16 +60,17 @@ def run(loaded: Loaded[PPOConfig]) -> None:
         print_text(plan_table(numbers))
         return
     print_text(explain(config, loaded.explicit))
-    trainer = train(config, loaded.given)
+    trainer = train(config, loaded.given, on_step)
     log.info("done, %d steps; %s", trainer.step, newest(trainer))
 
 
-def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
+def train(config: PPOConfig, given: dict[str, Any], on_step: OnStep | None = None) -> PPOTrainer:
     """Train to the end and hand back the trainer; `given` are the keys that were set, for the run's recipe. If workers
     died or hang, or the process does, the run continues from its newest checkpoint (`restart.py`)."""
     restarts = Restarts(config)
     while True:
         trainer = build(restarts.resumed(config))
+        trainer.on_step = on_step
         if config.trainer.executor != "ray":
             trainer.tracker.watchdog.on_hang = functools.partial(restarts.on_hang, trainer)
         try:
@@ -106,7 +111,10 @@ def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
 def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     """The finished configuration against the files and the models; returns training rows, and sizes by model key."""
     config, read_facts = loaded.config, functools.cache(read_model_facts)
+    find_manager(config.reward_manager, config.reward_model.reward_manager)
     rows, facts = check_files(config, describe), {}
+    loaded.notices += fit_to_rows(config, rows)
+    choose_folder(loaded, MODEL, STATE)
     for key, model in config.models.items():
         with naming(f"{key}.path"):
             facts[key] = read_facts(model.path)
@@ -166,7 +174,10 @@ def build(config: PPOConfig) -> PPOTrainer:
     val_reward_fn = load_manager(*chosen, tokenizer, config.trainer.log_val_generations, scoring)
     manager, group = pools(config, workers), executor(config)
     try:
-        return PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)
+        trainer = PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)
+        for what, rows in (("data.train_files", trainer.train_rows), ("data.val_files", trainer.val_rows)):
+            scoring.report_truths(what, rows.known_rows() if rows else [])
+        return trainer
     except BaseException:
         disconnect(group)
         raise
@@ -202,6 +213,7 @@ def executor(config: PPOConfig) -> type[WorkerGroup]:
         deadline_s=trainer.worker_timeout,
         start_deadline_s=trainer.ray_wait_register_center_timeout,
         run=Path(trainer.default_local_dir),
+        libraries=libraries(config),
     )
 
 

@@ -34,22 +34,35 @@ from burnish.engine.dump import BadSteps, Update, dump_folder
 from burnish.engine.forward import Forward
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
+from burnish.entry.ending import StopRequest
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.literal import print_text
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import read_model_facts
-from burnish.models.folder import read_json
+from burnish.models.folder import fingerprint, read_json
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
-from burnish.trainer.checkpoint import CheckpointStore, changed_keys, is_due, key_values, step_of
+from burnish.tracking.disk import OTHER_RUN
+from burnish.trainer.checkpoint import (
+    CheckpointStore,
+    Quality,
+    changed_keys,
+    has_grown,
+    is_due,
+    key_values,
+    restoring,
+    step_of,
+)
+from burnish.trainer.report import OnStep
+from burnish.trainer.stage import choose_folder
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
 
 Config = TypeVar("Config", bound=SupervisedConfig)
 
-FILE = "trainer.json"
+FILE, MODEL = "trainer.json", "model.path"
 TOKENS_PER_PASS = 16384  # by default, where data.micro_batch_size_per_gpu is null
 EXAMPLES = "number of training examples"
 
@@ -110,9 +123,14 @@ class SupervisedTrainer(Generic[Config, Example]):
         config, trainer = objective.config, objective.config.trainer
         self.objective, self.config, self.train, self.val = objective, config, train, val
         self.total_steps = total_steps(config, train)
-        self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout)
+        self.start = fingerprint(config.model.path)  # as the run found it: it may be gone when it saves
+        self.store = CheckpointStore(
+            folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout, trainer.keep_best
+        )
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step = 0
+        self.on_step: OnStep | None = None
+        self.quality: Quality | None = None  # of the model after the last step
         self.bad_steps = 0  # updates in a row that could not be applied
         self.changed: list[str] = []  # keys, since the checkpoint
         if self.resume_from is not None:
@@ -123,17 +141,26 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=dataclasses.asdict(config))
 
     def fit(self) -> dict[str, float]:
-        metrics: dict[str, float] = {}
+        metrics, stop = dict[str, float](), StopRequest()
         with self.tracker, contextlib.ExitStack() as stack:
             stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
             self.begin()
             while self.step < self.total_steps:
-                metrics = self.train_step()
-                if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
-                    metrics |= self.validate(self.val)
+                with stop.delayed():
+                    metrics = self.train_step()
+                    if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
+                        metrics |= self.validate(self.val)
+                self.quality = (True, -metrics["val/loss"]) if "val/loss" in metrics else None
                 self.tracker.log(metrics, self.step)
+                with stop.breaks():
+                    if self.on_step and self.on_step(self.step, metrics, list):
+                        self.total_steps = self.step
+                if stop.asked:
+                    self.total_steps = self.step  # the last: it is saved
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):
                     self.save()  # after logging: a run killed in between logs the step again, rather than never
+            if stop.asked:
+                raise KeyboardInterrupt
         return metrics
 
     def begin(self) -> None:
@@ -203,9 +230,10 @@ class SupervisedTrainer(Generic[Config, Example]):
             self.trainable.save(folder)
             self.objective.tokenizer.save_pretrained(folder)
             facts = {"command": self.objective.command, EXAMPLES: len(self.train.dataset), "bad_steps": self.bad_steps}
+            facts["run"] = {MODEL: self.start}
             (folder / FILE).write_text(json.dumps(facts | {"config": key_values(self.config)}, indent=1))
 
-        return self.store.save(self.step, write)
+        return self.store.save(self.step, write, self.quality)
 
 
 def make_trainable(objective: Objective[Config, Example], total_steps: int) -> Trainable:
@@ -214,11 +242,16 @@ def make_trainable(objective: Objective[Config, Example], total_steps: int) -> T
     return Trainable(module, config.optim, grad_clip=clip, total_steps=total_steps, device=device, model=config.model)
 
 
-def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase], Objective[Config, Example]]) -> None:
+def run(
+    loaded: Loaded[Config],
+    make: Callable[[Config, PreTrainedTokenizerBase], Objective[Config, Example]],
+    on_step: OnStep | None = None,
+) -> None:
     """One job, its keys checked; whatever else can be wrong is found before a model is loaded."""
     config = loaded.config
-    loaded.log_notices()
     check_files(config, describe)
+    choose_folder(loaded, MODEL, FILE)
+    loaded.log_notices()
     facts = read_model_facts(config.model.path)
     if facts.context is not None and config.data.max_length > facts.context:
         raise ConfigError(
@@ -232,8 +265,13 @@ def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase]
     tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
     objective = make(config, tokenizer)
     data, val = config.data, None
+    examples = objective.dataset(data.train_files, data.train_max_samples)
+    if data.train_batch_size > len(examples):
+        said = "data.train_batch_size=%d, not %d: there are that many %s to train on"
+        log.info(said, len(examples), data.train_batch_size, objective.examples)
+        data.train_batch_size = len(examples)
     order = partial(Batches, batch_size=data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
-    training = order(objective.dataset(data.train_files, data.train_max_samples))
+    training = order(examples)
     if data.val_files:
         val = order(objective.dataset(data.val_files, data.val_max_samples))
     _check_vocabulary(config, facts.vocab, *[part.dataset for part in (training, val) if part is not None])
@@ -248,6 +286,7 @@ def run(loaded: Loaded[Config], make: Callable[[Config, PreTrainedTokenizerBase]
     with RunFolder(config.trainer.default_local_dir) as folder:
         folder.write_recipe(loaded.given)
         trainer = SupervisedTrainer(objective, training, val, folder)
+        trainer.on_step = on_step
         trainer.fit()
         log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
 
@@ -304,14 +343,20 @@ def read_state(folder: Path, objective: Objective[Config, Example], examples: in
     if (writer := state.get("command", "sft")) != command:  # the oldest do not name it, and are of `burnish sft`
         raise CheckpointError(
             f"{folder} is not a checkpoint of `burnish {command}`, but of `burnish {writer}`. Give this run "
-            "its own trainer.default_local_dir"
+            f"its own folder with {OTHER_RUN}"
         )
     ours = {EXAMPLES: examples} | key_values(config)
     for name, value in ours.items():
         decides = name == EXAMPLES or (name.startswith("data.") and name not in FREE)
-        if decides and theirs.get(name, value) != value:
-            raise CheckpointError(
-                f"{folder} was written with {name}={theirs[name]}, this run has {value}: it would continue with "
-                "other examples. Set it as it was, or start from scratch with trainer.resume_mode=disable"
-            )
+        then: Any = theirs.get(name, value)
+        if not decides or then == value:
+            continue
+        with restoring(folder / FILE):
+            if name == EXAMPLES and has_grown(theirs, config.data.train_files, then, value):
+                log.warning("changed since that checkpoint: %s: %d → %d, drawn in another order", name, then, value)
+                continue
+        raise CheckpointError(
+            f"{folder} was written with {name}={then}, this run has {value}: it would continue with other examples. "
+            f"Set it as it was, or start another run with {OTHER_RUN}"
+        )
     return bad_steps, changed_keys(theirs, config)

@@ -24,4 +24,4 @@ def main(base_url, api_key, row, attempts=2):  # `attempts` comes from loops.yam
 
 if __name__ == "__main__":
     question = {"messages": [{"role": "user", "content": "347+586=?"}], "reward_model": {"ground_truth": "933"}}
-    print("reward", main("http://127.0.0.1:8000/v1", "none", question))
+    print("reward", main("http://127.0.0.1:8001/v1", "none", question))

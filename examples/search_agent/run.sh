@@ -6,9 +6,9 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 data=${DATA:-data/facts} port=${PORT:-8000}
 [ -e "$data/train.parquet" ] ||
     burnish data make facts --seed 1 --train-size 768 --test-size 256 --corpus "$data/corpus.jsonl" --out "$data"
-[ -e "$data/index" ] || burnish retriever index --corpus "$data/corpus.jsonl" --output "$data/index"
+[ -e "$data/index" ] || burnish retriever index "$data/corpus.jsonl" --out "$data/index"
 
-burnish retriever serve --index "$data/index" --port "$port" &
+burnish retriever serve "$data/index" --port "$port" &
 server=$!
 trap 'kill "$server"; wait "$server" || true' EXIT
 curl --silent --fail --retry 60 --retry-delay 1 --retry-connrefused --output /dev/null "http://127.0.0.1:$port/health"

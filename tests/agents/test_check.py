@@ -44,6 +44,8 @@ GOOD = [
     tool(tool_config={"available_tools": ["calculator"], "tool_format": "function_calling"}),
     tool(tool_config={"available_tools": None, "tool_format": None}),
     tool(tool_config={"available_tools": []}),
+    tool(tool_config={"max_tool_calls": 2.0, "timeout": 5, "of another row": None}),
+    {"tool_config": {"own": "of a loop that reads it"}},
     tool(interaction_kwargs={"name": "gsm8k", "query": "2+2", "ground_truth": "4"}),
     tool(interaction_kwargs={"name": None, "query": None}),
     {"agent_name": "react_agent", "tool_config": {"available_tools": ["calculator"]}},
@@ -61,6 +63,16 @@ BAD = {
     "tools as text": (tool(tool_config={"available_tools": "calculator"}), ["available_tools='calculator'", "a list"]),
     "tools as numbers": (tool(tool_config={"available_tools": [3]}), ["available_tools=[3]", "a list of names"]),
     "tools without their key": (tool(tool_config=["calculator"]), ["tool_config=['calculator']", "available_tools"]),
+    "an unknown key": (
+        tool(tool_config={"max_tool_call": 3}),
+        ["tool_config: unknown key 'max_tool_call'", "did you mean max_tool_calls?"],
+    ),
+    "an unknown key further in": (
+        tool(extra_info={"tool_config": {"tools": []}}),
+        ["tool_config: unknown key 'tools'"],
+    ),
+    "half a call": (tool(tool_config={"max_tool_calls": 1.5}), ["max_tool_calls=1.5: it must be a whole number"]),
+    "no time": (tool(tool_config={"timeout": 0}), ["tool_config.timeout=0: it must be a number of seconds above 0"]),
     "a format": (tool(tool_config={"tool_format": "hermess"}), ["'hermess'", "did you mean hermes?", "qwen3_coder"]),
     "an interaction": (
         tool(interaction_kwargs={"name": "gsm9k"}),
@@ -87,6 +99,23 @@ def test_a_row_with_an_unknown_name_is_refused(check, config, row, parts, trunca
         check({}, tool(), row)
     for part in ("rows.parquet, row 2: ", *parts):
         assert part in str(error.value)
+
+
+def test_every_row_is_shown_to_its_interaction(check, config, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from burnish.agents.interactions import BaseInteraction\n\n"
+        "class Picky(BaseInteraction):\n"
+        "    async def generate_response(self, instance_id, messages, **kwargs): ...\n"
+        "    def check_row(self, level, **kwargs): 1 / level\n"
+    )
+    (tmp_path / "users.yaml").write_text("interaction: [{name: picky, class_name: 'own.py:Picky'}]")
+    config.actor_rollout_ref.rollout.multi_turn.interaction_config_path = str(tmp_path / "users.yaml")
+    good, bad = ({"name": "gsm8k", "ground_truth": answer} for answer in ("4", "four"))
+    with pytest.raises(DataError, match=r"row 1: interaction_kwargs.ground_truth='four': the gsm8k interaction needs"):
+        check(tool(interaction_kwargs=good), tool(interaction_kwargs=bad))
+    good, bad = ({"name": "picky", "level": level} for level in (1, 0))
+    with pytest.raises(DataError, match=r"row 1: interaction picky: check_row failed\n(?s:.*)own.py\", line 5"):
+        check(tool(interaction_kwargs=good), tool(interaction_kwargs=bad))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +189,7 @@ def test_a_retriever_that_is_missing(check, config, row):
     config.retriever.url = "http://127.0.0.1:9/retrieve"
     with pytest.raises(ConfigError) as error:
         check({}, row)
-    for part in ("retriever.url=http://127.0.0.1:9/retrieve", "`burnish retriever serve --index FOLDER --port 9`"):
+    for part in ("retriever.url=http://127.0.0.1:9/retrieve", "`burnish retriever serve FOLDER --port 9`"):
         assert part in str(error.value)
     check({}, tool(tool_config={"available_tools": ["calculator"]}))
 
@@ -201,4 +230,6 @@ def test_programs_can_be_run_and_end_before_their_call(check, config, monkeypatc
     with pytest.raises(ConfigError, match=rf"{MULTI_TURN}\.tool_timeout=5 .*reward_model\.sandbox\.timeout=5"):
         check(PYTHON)
     limits.tool_timeout = 5.1
+    with pytest.raises(ConfigError, match=r"tool_config\.timeout=4 is not more than reward_model\.sandbox\.timeout=5"):
+        check(PYTHON, tool(tool_config={"available_tools": ["python"], "timeout": 4}))
     check(PYTHON)

@@ -42,6 +42,14 @@ def test_a_row_offers_what_it_names_and_a_file_its_tools_which_a_row_narrows(
     assert list(environment.tools_of(row)) == of_the_file
 
 
+def test_a_row_offers_the_functions_of_a_python_file(environment, config):
+    Path("own.py").write_text(
+        "from burnish.agents.tools import function_tool\n\n@function_tool\ndef add(a: int) -> int: return a\n"
+    )
+    config.actor_rollout_ref.rollout.multi_turn.function_tool_path = "own.py"
+    assert list(environment.tools_of({})) == ["add"]
+
+
 def test_a_row_picks_the_format_of_its_calls_and_its_interaction(environment, config):
     config.actor_rollout_ref.rollout.multi_turn.format = "json"
     assert environment.call_format({}) == "json"

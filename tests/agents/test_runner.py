@@ -13,7 +13,7 @@ from burnish.agents import runner as runner_module
 from burnish.agents.environment import CLOSE_S
 from burnish.agents.runner import TrajectoryRunner
 from burnish.config.model import ModelConfig
-from burnish.errors import AgentError, ConfigError, DataError, DeadlineError
+from burnish.errors import AgentError, ConfigError, DataError, DeadlineError, ToolFailure
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rollout.base import Sampling, request_seed
 from burnish.rollout.native.engine import NativeEngine
@@ -32,6 +32,11 @@ def loop_that(does):
             return await does(self, row)
 
     return Loop
+
+
+def wordless(kind):
+    """An error of this kind that cannot be made text."""
+    return type("Wordless", (kind,), {"__str__": lambda self: 1 / 0})()
 
 
 class TwoTurns(AgentLoopBase):
@@ -226,6 +231,7 @@ def test_scoring_one_does_not_delay_the_others(scripted, make_rows):
     [
         (KeyError("no such thing"), "KeyError: 'no such thing'"),
         (SystemExit(7), "SystemExit: 7"),
+        (wordless(AgentError), r"Wordless: \(its text cannot be shown: __str__ raised ZeroDivisionError\)"),
         ("nothing", "run returned a str; expected an AgentLoopOutput"),
         ({"response_mask": [0, 0]}, r"no token of the response \(its first 16 count\) was sampled"),
         ({"response_mask": [1, 1]}, "response_logprobs is missing, and the tokens with mask 1 are not exactly"),
@@ -247,6 +253,17 @@ def test_a_loop_that_fails_or_breaks_the_contract_is_named(scripted, make_rows, 
         run(runner, make_rows(1, n=3, agent_name="odd"), deadline_s=60.0)
     runner.close()
     assert not isinstance(result, BaseException) or caught.value.__cause__ is result
+
+
+def test_a_failure_without_words_drops_its_trajectory_alone(scripted, make_rows):
+    async def fail(loop, row):
+        raise wordless(ToolFailure)
+
+    register_agent_loop("failing", loop_that(fail))
+    rows = make_rows(2)
+    rows[1]["agent_name"] = "failing"
+    good, bad = run(scripted()[0], rows)
+    assert good.text == "42" and "its text cannot be shown" in bad.output.extra_fields["failure"]
 
 
 def test_a_deadline_names_what_is_waited_for(scripted, make_rows):
@@ -274,6 +291,33 @@ def test_a_deadline_names_what_is_waited_for(scripted, make_rows):
     with pytest.raises(DeadlineError, match=r"1 of 2 .* not done after 0.2 s: uid 1, sample 0 in agent loop stuck"):
         run(scripted()[0], rows, deadline_s=0.2)
     assert ended == [1]
+
+
+def test_a_trajectory_that_takes_too_long_is_dropped_and_the_others_are_not(scripted, make_rows, config):
+    done = []
+
+    async def score(row, output, text):
+        done.append(row["uid"])
+
+    async def wait(loop, row):
+        if row["uid"] == 0:
+            raise TimeoutError("of its own")
+        while len(done) < 2:
+            await asyncio.sleep(0)
+        events = asyncio.get_running_loop()
+        later = events.time() + 1000
+        events.time = lambda: later
+        await asyncio.Event().wait()
+
+    register_agent_loop("late", loop_that(wait))
+    config.actor_rollout_ref.rollout.trajectory_timeout = 999.0
+    rows = make_rows(3)
+    rows[1]["agent_name"] = "late"
+    first, late, last = run(scripted()[0], rows, score=score)
+    assert "agent loop late did not end in 999 s; raise" in late.output.extra_fields["failure"]
+    assert not any(late.output.response_mask) and first.text == last.text == "42"
+    with pytest.raises(AgentError, match="TimeoutError: of its own"):
+        run(scripted()[0], make_rows(1, agent_name="late"))
 
 
 def test_trajectories_in_a_thread_of_their_own_are_waited_for_in_sight(scripted, make_rows, config):
@@ -353,3 +397,5 @@ def test_over_a_real_engine_runs_repeat_and_do_not_depend_on_company(tiny_model,
     other = runner.run(rows, Sampling(), namespace="val", seed=7)
     assert other[0].output.response_ids != once[0].output.response_ids
     assert len({tuple(t.output.response_ids) for t in once}) == 6
+    runner.close()
+    engine.close()

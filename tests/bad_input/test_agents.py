@@ -45,7 +45,7 @@ def test_rows_to_train_and_to_validate_on(refuses, no_model, kind):
             [
                 "retriever.url=http://127.0.0.1:9/retrieve: no retrieval server answers there",
                 "unreachable",
-                "burnish retriever serve --index FOLDER --port 9",
+                "burnish retriever serve FOLDER --port 9",
             ],
         ),
         (
@@ -53,7 +53,7 @@ def test_rows_to_train_and_to_validate_on(refuses, no_model, kind):
             ["default_agent_loop=serch_agent", "did you mean search_agent"],
         ),
         (
-            ["actor_rollout_ref.actor.state_masking=false", "actor_rollout_ref.rollout.calculate_log_probs=true"],
+            ["actor_rollout_ref.actor.state_masking=false", "algorithm.rollout_correction.mode=auto"],
             ["actor_rollout_ref.actor.state_masking=false", "leave out"],
         ),
     ],

@@ -165,7 +165,7 @@ def test_resuming_from_another_model(refuses, saved, place, command):
     saved(command)
     write_tiny_model(place / "other", hidden_size=16)
     message = refuses(command, f"{MODEL_KEY[command]}=other", "trainer.total_training_steps=2")
-    assert_says(message, "run/global_step_1", "checkpoint of another model", "trainer.default_local_dir=")
+    assert_says(message, "run/global_step_1", "checkpoint of another model", "trainer.experiment_name")
 
 
 def test_resuming_from_a_checkpoint_of_another_trainer(refuses, saved, place):

@@ -76,6 +76,9 @@ def test_a_reward_function_of_the_user(jsonl, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "reference answers: 2 scored, 1 fail" in out and "row 1: extra_info.answer scores 0: 'z'" in out
     assert check([rows]) == 1 and "the row has no data_source" in capsys.readouterr().out
+    own = jsonl(row(data_source="mine/sums", truth="x"))
+    assert check([own, "--reward", f"{reward}:mine"]) == 0
+    assert check([own]) == 1 and "give --reward my_reward.py here, custom_reward_function" in capsys.readouterr().out
 
 
 def test_json_holds_everything_or_stays_as_it_was(jsonl, tmp_path, monkeypatch, capsys):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from burnish.cli.main import main
 from burnish.entry.arguments import FlagParser
 from burnish.entry.guard import guard
 from burnish.errors import ConfigError, DataError, NotAvailable, WorkerError
@@ -34,6 +35,9 @@ def test_mistakes_are_config_errors_that_point_to_the_help(parser, argv, words):
     with pytest.raises(ConfigError) as caught:
         parser.parse_args(argv)
     assert words in str(caught.value) and "`burnish cook --help` shows an example" in str(caught.value)
+
+
+WORDLESS = type("Wordless", (WorkerError,), {"__str__": lambda self: 1 / 0})()
 
 
 def ends(error: BaseException, *argv: str) -> int:
@@ -64,6 +68,7 @@ def test_a_users_mistake_is_one_message_without_traceback(error, capsys):
     [
         (ConfigError("bad"), ["data.x=1", "--debug"], 2, r"Traceback(.|\n)*ConfigError: bad\n"),
         (WorkerError("actor died"), [], 1, r"burnish: error: actor died\nburnish: add --debug for a traceback\n"),
+        (WORDLESS, [], 1, r"burnish: error: \(its text cannot be shown: __str__ raised ZeroDivisionError\)\n.*\n"),
         (ZeroDivisionError("oops"), [], 1, r"Traceback(.|\n)*ZeroDivisionError: oops\n"),
         (BaseException("odd"), [], 1, r"Traceback(.|\n)*BaseException: odd\n"),
         (KeyboardInterrupt(), [], 130, r"burnish: stopped\n"),
@@ -72,8 +77,14 @@ def test_a_users_mistake_is_one_message_without_traceback(error, capsys):
 def test_other_errors_have_a_traceback_or_say_how_to_see_it(error, words, code, said, capsys):
     assert ends(error, *words) == code
     assert re.fullmatch(said, capsys.readouterr().err)
-    with pytest.raises(SystemExit):
-        ends(SystemExit(5))  # exits of others pass
+
+
+def test_sys_exit_in_code_of_the_user_is_an_error_that_names_it(capsys):
+    assert ends(SystemExit(0)) == 2
+    said = rf"burnish: error: SystemExit\(0\) from \S*{Path(__file__).name}, line \d+, in command: .* raise another"
+    assert re.match(said, capsys.readouterr().err)
+    with pytest.raises(SystemExit):  # as argparse does for burnish
+        main(["status", "--help"])
 
 
 @pytest.mark.parametrize("words", [[], ["--debug"]])

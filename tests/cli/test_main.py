@@ -10,7 +10,10 @@ import pytest
 
 from burnish import __version__
 from burnish.cli import main as cli
-from burnish.cli.main import COMMANDS, CliCommand, main
+from burnish.cli.main import COMMANDS, MEANT, CliCommand, main
+from burnish.config.key import keys_of
+from burnish.config.ppo import PPOConfig
+from burnish.config.values import show
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,11 +45,45 @@ def test_help_takes_less_than_half_a_second_of_cpu(line):
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("pppo", "ppo"), ("quikstart", "quickstart"), ("dashbord", "dashboard"), ("data mke", "data make")],
+    [
+        ("pppo", "ppo"),
+        ("quikstart", "quickstart"),
+        ("dashbord", "dashboard"),
+        ("data mke", "data make"),
+        ("train", "ppo"),
+        ("grpo", "ppo algorithm.adv_estimator=grpo"),
+        ("REINFORCE-plus-plus", "ppo algorithm.adv_estimator=reinforce_plus_plus"),
+        ("gspo", "ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.policy_loss.loss_mode=gspo"),
+        ("dapo", "ppo --config-name=recipes/dapo"),
+        ("finetune", "sft"),
+        ("evaluate", "eval"),
+    ],
 )
 def test_unknown_command_names_the_nearest(typed, meant, capsys):
     assert main(typed.split()) == 2
     assert f"unknown command: burnish {typed}. Did you mean `burnish {meant}`?" in capsys.readouterr().err
+
+
+def test_what_is_meant_is_a_command_and_its_recipe_is_there():
+    for words in MEANT.values():
+        command, *keys = words.split()
+        assert command in COMMANDS
+        for key in keys:
+            name, _, value = key.partition("=")
+            assert (ROOT / f"{value}.yaml").is_file() if name == "--config-name" else name in keys_of(PPOConfig)
+
+
+@pytest.mark.parametrize("line", [["--help"], ["ppo", "--help"]])
+def test_help_begins_with_the_ten_keys_one_needs(line, capsys):
+    main(line)
+    text = capsys.readouterr().out
+    shown = text.partition("to begin with (default in brackets):\n")[2].partition("\n\n")[0].splitlines()
+    assert len(shown) == 10 and text.index(shown[0]) < 1000
+    known = keys_of(PPOConfig)
+    for name, head in (text.split()[:2] for text in shown):
+        assert head == f"[{show(known[name].default)}]"
+    main([*line[:-1], "--help", "rollout"] if line[1:] else ["data", "--help"])
+    assert "to begin with" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.parts])

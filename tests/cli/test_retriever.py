@@ -11,20 +11,21 @@ from pathlib import Path
 import httpx
 import pytest
 
+from burnish.cli import serve
 from burnish.cli.main import main
-from burnish.search import server
+from burnish.search import serve_command, server
 from burnish.search.index import IndexOptions, build_index
 from tests.search.small import PASSAGES, write_corpus
 
 
 def test_an_index_is_built_and_asked_and_passages_cannot_drive_the_terminal(tmp_path, capsys):
     corpus, index = str(write_corpus(tmp_path / "corpus.jsonl")), str(tmp_path / "index")
-    assert main(["retriever", "index", "--corpus", corpus, "--output", index]) == 0
+    assert main(["retriever", "index", corpus, "--out", index]) == 0
     told = capsys.readouterr()
     assert re.search(rf"{index}: 7 passages, bm25, 0 MB, \d+ s", told.out) and "burnish retriever query" in told.out
     assert "packing: 7/7 lines" in told.err and "counting words: 7/7 passages" in told.err
 
-    query = ["retriever", "query", "--index", index, "tragedies of Shakespeare", "xyzzy"]
+    query = ["retriever", "query", index, "tragedies of Shakespeare", "xyzzy"]
     assert main([*query, "--topk", "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("tragedies of Shakespeare (bm25, 7 passages)\n  1. ") and "[a] Hamlet" in out
@@ -62,13 +63,34 @@ def index(tmp_path_factory):
             ("::1", 1, 2, 3, "K"),
             ("bm25", "R", "cuda", Path("C")),
         ),
+        ("api_key=K port=1", ("127.0.0.1", 1, 3, server.CACHED_DOCUMENTS, "K"), (None, None, "cpu", None)),
     ],
 )
 def test_all_flags_reach_the_server(monkeypatch, flags, given, how):
     seen = []
     monkeypatch.setattr(server, "serve", lambda *given, **how: seen.append((given, how)) or 0)
-    assert main([*SERVE, "--index", "I", *flags.split()]) == 0
-    assert seen == [((Path("I"), *given), dict(zip(("mode", "rerank", "device", "corpus"), how, strict=True)))]
+    for index in (["--index", "I"], ["I"]):
+        assert main([*SERVE, *index, *flags.split()]) == 0
+    call = ((Path("I"), *given), dict(zip(("mode", "rerank", "device", "corpus"), how, strict=True)))
+    assert seen == [call, call]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("retriever serve", "one of the arguments INDEX is required"),
+        ("retriever index --out x", "one of the arguments CORPUS is required"),
+        ("retriever index a.jsonl --corpus b.jsonl --out x", "not allowed with argument"),
+        ("retriever query wiki-index", "retriever query: the query is missing"),
+    ],
+)
+def test_a_missing_or_double_input_is_named(words, said, capsys):
+    assert main(words.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_servers_have_ports_of_their_own():
+    assert serve.parser().parse_args(["m"]).port != serve_command.parser().parse_args(["i"]).port
 
 
 def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, monkeypatch, tmp_path):

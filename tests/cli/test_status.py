@@ -13,9 +13,10 @@ import pytest
 
 from burnish.cli.main import main
 from burnish.config.trainer import TrainerConfig
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, RewardError
 from burnish.tracking import RunFolder, Tracker, watchdog
 from burnish.tracking.run_status import read_status
+from burnish.tracking.timer import timed
 from burnish.tracking.watchdog import Watchdog
 from burnish.waits import waiting
 from tests.processes import until
@@ -128,18 +129,63 @@ def test_waits_of_a_starting_run_are_shown(run, capsys, earlier):
         assert read_status(folder.path / "previous-1").state == "done", "as it said itself"
 
 
-def test_run_that_ended_before_it_began_leaves_nothing(run):
+def test_run_that_failed_before_it_began_leaves_its_error(run, capsys):
     finished(run)
     folder = RunFolder(run.default_local_dir)
     with pytest.raises(ValueError), Tracker(run, folder, total_steps=80):
         status_of(folder.path, state="starting")
-        raise ValueError
+        raise ValueError("no\x1b[2J room\nfor it")
     assert read_status(folder.path).held_by is None, "the next one can begin"
-    assert read_status(folder.path).state == "done"
     early = folder.path / "status/controller.starting"
     assert not early.exists()
     early.write_text((folder.path / "status/controller.json").read_text())  # as of one that was killed
-    assert read_status(folder.path).state == "done"
+    assert main(["status", str(folder.path)]) == 0
+    text = capsys.readouterr().out
+    assert "state     ended with an error, " in text and "ValueError in start, 0 s ago: no\\x1b[2J room\n" in text
+    assert f"all of it: {folder.path}/error.json" in text
+    finished(run)
+    assert read_status(folder.path).state == "done" and not (folder.path / "error.json").exists()
+    assert (folder.path / "previous-1/error.json").exists()
+
+
+def test_error_of_a_run_names_step_and_phase_and_resuming_removes_it(run):
+    with pytest.raises(RewardError), begun(run) as (folder, tracker):
+        tracker.log({"critic/score/mean": 0.5}, 7)
+        try:
+            with timed({}, "step"), timed({}, "reward"):
+                raise ValueError("the cause")
+        except ValueError as error:
+            raise RewardError("all 8 samples failed") from error
+    error = json.loads((folder.path / "error.json").read_text())
+    assert {name: error[name] for name in ("type", "message", "step", "steps", "phase")} == {
+        "type": "RewardError", "message": "all 8 samples failed", "step": 7, "steps": 80, "phase": "reward",
+    }  # fmt: skip
+    assert "ValueError: the cause" in error["traceback"] and error["time"] <= time.time()
+    assert read_status(folder.path).error == error
+    with begun(run) as (_, tracker):
+        tracker.resume(7)
+        assert read_status(folder.path).error is None
+
+
+def test_runs_below_a_folder_are_listed_the_newest_first(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["status"]) == 2 and "outputs: there is no such folder" in capsys.readouterr().err
+    monkeypatch.setattr("burnish.tracking.run_status.RunStatus.age_s", property(lambda one: 10.0 - (one.step or 0)))
+    for name, step in (("a", 3), ("sweep/b", 7)):
+        run.default_local_dir = f"outputs/project/{name}"
+        with suppress(ValueError), begun(run) as (_, tracker):
+            tracker.log({"reward/mean": step / 10}, step)
+            if name == "a":
+                raise ValueError
+    finished(run)  # moves b to previous-1, which is no run
+    assert main(["status"]) == 0
+    assert [line.split("  ") for line in re.sub("  +", "  ", capsys.readouterr().out).splitlines()] == [
+        ["run", "state", "step", "last heard of", "last metric"],
+        ["outputs/project/sweep/b", "done", "80/80", "0 s ago", "reward 0.500"],
+        ["outputs/project/a", "failed", "3/80", "7 s ago", "reward 0.300"],
+    ]
+    assert main(["status", "outputs/project", "--json"]) == 0
+    assert [one["metric"] for one in json.loads(capsys.readouterr().out)] == ["reward 0.500", "reward 0.300"]
 
 
 @pytest.mark.parametrize("has_status", [True, False])
@@ -260,6 +306,8 @@ def test_folder_without_a_run(tmp_path, capsys, make):
         ("status/controller.json", '{"name": "controller", "time": "now", "waits": 3}'),
         ("metrics.jsonl", '{"a": 1}\n'),
         ("metrics.jsonl", '{"step": "many"}\n'),
+        ("error.json", '{"type": "E", "message": 3, "phase": "", "time": 1}'),
+        ("error.json", "[" * 99999),
         ("events.jsonl", '[1]\n{"kind": "x", "time": "then"}\n{"kind": 3, "time": 1e300}\n{}\n'),
         ("events.jsonl", "\n\n"),
     ],

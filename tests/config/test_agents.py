@@ -68,7 +68,6 @@ def test_without_state_masking_there_are_no_log_probs_of_the_rollout(finish):
 @pytest.mark.parametrize(
     ("keys", "reader"),
     [
-        ({LOG_PROBS: True}, f"{LOG_PROBS}=true"),
         ({f"{CORRECTION}.rollout_is": "token"}, f"the keys of {CORRECTION}"),
         ({f"{CORRECTION}.bypass_mode": True}, f"the keys of {CORRECTION}"),
         ({f"{CORRECTION}.mode": "auto"}, f"the keys of {CORRECTION}"),

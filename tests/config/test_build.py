@@ -3,10 +3,18 @@
 import pytest
 
 from burnish.config import PPOConfig
-from burnish.config.aliases import ALIASES, SFT_ALIASES, why_unsupported
+from burnish.config.aliases import (
+    ALIASES,
+    EVAL_ALIASES,
+    GENERATION_ALIASES,
+    RM_ALIASES,
+    SFT_ALIASES,
+    why_unsupported,
+)
+from burnish.config.generation import EvalConfig, GenerationConfig
 from burnish.config.key import keys_of, read
 from burnish.config.nearest import nearest
-from burnish.config.supervised import SFTConfig
+from burnish.config.supervised import RMConfig, SFTConfig
 from burnish.errors import ConfigError, NotAvailable
 from tests.config.conftest import refused
 
@@ -39,7 +47,7 @@ def test_what_is_explicit_and_both_spellings_must_agree_within_one_source(make):
         ("tool_config_path", "tools.yaml", "multi_turn.tool_config_path", "tools.yaml"),
         ("tool_config.max_tool_calls", 7, "multi_turn.max_tool_calls", 7),
         ("tool_config.timeout", 12, "multi_turn.tool_timeout", 12.0),
-        ("sampling_params.timeout", 5, "rollout.timeout", 5.0),
+        ("sampling_params.timeout", 5, "rollout.trajectory_timeout", 5.0),
         ("trainer.run_name", "exp1", "trainer.experiment_name", "exp1"),
         ("critic.ppo_micro_batch_size", 4, "critic.ppo_micro_batch_size_per_gpu", 4),
         (f"{ROLLOUT}.log_prob_micro_batch_size", 2, "rollout.log_prob_micro_batch_size_per_gpu", 2),
@@ -56,6 +64,17 @@ def test_what_is_explicit_and_both_spellings_must_agree_within_one_source(make):
         (f"{ACTOR}.lora.enable", False, "model.lora_rank", 0),
         (f"{ACTOR}.lora.enable", True, "model.lora_rank", 16),
         (f"{ACTOR}.lora.r", 8, "model.lora_rank", 8),
+        ("reward.custom_reward_function.path", "f.py", "custom_reward_function.path", "f.py"),
+        ("reward.custom_reward_function.reward_kwargs", {"a": {"b": 1}}, "function.reward_kwargs", {"a": {"b": 1}}),
+        ("reward.reward_manager.name", "dapo", "reward_manager.name", "dapo"),
+        ("reward.reward_manager.module.path", "m.py", "reward_manager.module.path", "m.py"),
+        ("reward.reward_model.model_path", "rm", "reward_model.model.path", "rm"),
+        ("reward.sandbox_fusion.url", "http://h", "reward_model.sandbox.url", "http://h"),
+        ("ray_kwargs.ray_init.num_cpus", 2, "ray_init.num_cpus", 2),
+        ("ray_kwargs.timeline_json_file", "t.json", "ray_init.timeline_json_file", "t.json"),
+        ("data.tool_config_path", "tools.yaml", "multi_turn.tool_config_path", "tools.yaml"),
+        ("function_tool_path", "tools.py", "multi_turn.function_tool_path", "tools.py"),
+        (f"{ACTOR}.optim.clip_grad", 0.5, "actor.grad_clip", 0.5),
     ],
 )
 def test_other_spellings_are_taken_and_reported_once(make, name, value, target, becomes):
@@ -65,12 +84,21 @@ def test_other_spellings_are_taken_and_reported_once(make, name, value, target, 
     assert sum(name in notice and key in notice for notice in built.notices) == 1
 
 
-@pytest.mark.parametrize(("table", "root"), [(ALIASES, PPOConfig), (SFT_ALIASES, SFTConfig)])
+@pytest.mark.parametrize(
+    ("table", "root"),
+    [
+        (ALIASES, PPOConfig),
+        (SFT_ALIASES, SFTConfig),
+        (RM_ALIASES, RMConfig),
+        (GENERATION_ALIASES, GenerationConfig),
+        (EVAL_ALIASES, EvalConfig),
+    ],
+)
 def test_every_other_spelling_leads_to_a_known_key_and_no_known_one_is_unsupported(table, root):
     for name, alias in table.items():
         targets = [alias] if isinstance(alias, str) else alias("x", {})
         assert set(targets) <= set(keys_of(root)), name
-        assert name == "algorithm.kl_penalty" or name not in keys_of(root), name
+        assert name in targets or name not in keys_of(root), name
     assert [name for name in keys_of(root) if why_unsupported(name)] == []
 
 
@@ -103,6 +131,26 @@ def test_unknown_keys_sections_and_keys_without_effect_are_reported_together(mak
     ]
 
 
+def test_keys_without_effect_are_one_line_in_the_log(make, caplog):
+    given = {f"{ROLLOUT}.mode": "sync", f"{ROLLOUT}.load_format": "dummy", "trainer.run_name": "a"}
+    with caplog.at_level("INFO"):
+        make(given | {"trainer.controller_nsight_options": {"cuda-memory-usage": "true"}}).log_notices()
+    (line,) = [record.message for record in caplog.records if "no effect" in record.message]
+    assert line.startswith(f"no effect: {ROLLOUT}.mode (every engine") and f"; {ROLLOUT}.load_format (" in line
+    assert line.endswith("; controller_nsight_options (no step is profiled)")
+    assert any("trainer.run_name is read as" in record.message for record in caplog.records)
+
+
+def test_unsupported_keys_that_are_switched_off_and_class_names_have_no_effect(make):
+    off = {"trainer.del_local_ckpt_after_load": False, "data.tokenizer": None, f"{ROLLOUT}.n_samples": None}
+    refused(f"unknown key '{ROLLOUT}.n_samples'", make, off)
+    built = make({"trainer.del_local_ckpt_after_load": False, "data.tokenizer": None, f"{ACTOR}._target_": "a.Class"})
+    assert built.explicit == frozenset() and len(built.notices) == 2
+    assert built.notices[0].startswith("no effect: trainer.del_local_ckpt_after_load, data.tokenizer (they are off")
+    assert built.notices[1].startswith(f"no effect: {ACTOR}._target_ (")
+    refused("sampling follows trainer.seed", make, {f"{ROLLOUT}.seed": 0})
+
+
 def test_nothing_is_suggested_where_nothing_is_near_and_names_of_megabytes_are_not_compared(monkeypatch):
     assert nearest("qqqq", ["data.seed"]) is nearest("anything", []) is None
     monkeypatch.setattr("burnish.config.nearest._likeness", lambda *_: pytest.fail("compared"))
@@ -113,7 +161,6 @@ def test_nothing_is_suggested_where_nothing_is_near_and_names_of_megabytes_are_n
     ("name", "advice"),
     [
         ("critic.fsdp_config.grad_offload", "fsdp_config.param_offload"),
-        (f"{ACTOR}.fsdp_config.wrap_policy.min_num_params", "remove the key"),
         (f"{ACTOR}.checkpoint.contents", "checkpoint.save_contents"),
         (f"{ACTOR}.tis_imp_ratio_cap", "algorithm.rollout_correction"),
         ("trainer.remove_previous_ckpt_in_save", "trainer.max_actor_ckpt_to_keep"),
@@ -134,7 +181,6 @@ def test_open_sections_take_any_key(make):
         ({"model_engine": "megatron"}, [f"training with Megatron-core (asked for by {ACTOR}.strategy"]),
         ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
         ({"data.image_key": "pictures"}, ["images in prompts"]),
-        ({"controller_nsight_options.cuda-memory-usage": "true"}, ["profiling"]),
         (
             {"global_profiler.tool": "nsys", "trainer.profile_steps": [1], "global_profiler.steps": [1]},
             ["profiling", "global_profiler.tool=nsys", "trainer.profile_steps", "global_profiler.steps"],

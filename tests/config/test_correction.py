@@ -218,7 +218,7 @@ KEEP_ONE = "and that is set to gspo; keep one"
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        (SEQUENCE | MEASURE, f"{S}.rollout_is=sequence with {S}.mode=measure: {NOTHING}"),
+        (SEQUENCE | OFF, f"{S}.rollout_is=sequence with {S}.mode=off: {NOTHING}"),
         (REJECT | OFF, f"{S}.rollout_rs=token_k1 with {S}.mode=off: {NOTHING}"),
         (SILENT | AUTO, f"{LOG_PROBS}=false: {S}.mode=auto reads the log-probs of the rollout; leave it out"),
         (SILENT | TOKEN, f"{LOG_PROBS}=false: {S}.mode=on reads the log-probs of the rollout; leave it out"),

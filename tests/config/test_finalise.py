@@ -8,6 +8,7 @@ from burnish.algorithms import advantages
 from burnish.algorithms.needs import needs_of
 from burnish.config import Needs, SFTConfig, finalise, finalise_sft
 from burnish.config.algorithm import ESTIMATORS
+from burnish.config.rules.batch import fit_to_rows
 from burnish.errors import ConfigError
 from tests.config.conftest import refused
 
@@ -15,6 +16,7 @@ GROUPS, CRITIC, GREEDY = Needs(groups=True), Needs(critic=True), Needs(greedy_ba
 ROLLOUT, ACTOR, VAL = "actor_rollout_ref.rollout", "actor_rollout_ref.actor", "actor_rollout_ref.rollout.val_kwargs"
 BATCH, GEN, MINI = "data.train_batch_size", "data.gen_batch_size", f"{ACTOR}.ppo_mini_batch_size"
 ESTIMATOR, CUSTOM, MANAGER = "algorithm.adv_estimator", "custom_reward_function", "reward_manager"
+FUNCTIONS = f"{CUSTOM}.functions"
 CHOSEN = "reward_model.reward_manager"
 LOSS, SANDBOX = f"{ACTOR}.policy_loss", "reward_model.sandbox"
 FILTER, OVERLONG = "algorithm.filter_groups", "algorithm.overlong_buffer"
@@ -90,7 +92,6 @@ def test_finalising_twice_changes_nothing_and_home_folders_are_expanded(finish):
         ({f"{ROLLOUT}.max_model_len": 1000}, "max_model_len=1000 … = 1024"),
         ({f"{ROLLOUT}.temperature": 0}, f"{ROLLOUT}.temperature=0 … do_sample=false"),
         ({f"{VAL}.n": 4}, f"{VAL}.n=4 gives equal responses … {VAL}.do_sample=true"),
-        ({f"{VAL}.do_sample": True, f"{VAL}.temperature": 0}, "sampling needs more than 0"),
         (GREEDILY | {f"{ROLLOUT}.n": 3}, f"{ROLLOUT}.n=3 gives equal responses without sampling … do_sample=false"),
         (GREEDILY | {ESTIMATOR: "remax"}, f"{ROLLOUT}.do_sample=false … adv_estimator=remax … nothing to learn"),
         (PENALTY, f"{OVERLONG}.len=0 … data.max_response_length=512 … from 1 to 512"),
@@ -105,7 +106,7 @@ def test_finalising_twice_changes_nothing_and_home_folders_are_expanded(finish):
         ({f"{CUSTOM}.name": "f", f"{CUSTOM}.path": ""}, f"without {CUSTOM}.path"),
         ({f"{MANAGER}.source": "importlib"}, f"needs {MANAGER}.module.path"),
         ({f"{MANAGER}.module.path": "m.py"}, f"set {MANAGER}.source=importlib"),
-        ({f"{MANAGER}.name": "other", CHOSEN: "naive"}, f"{MANAGER}.name=other and {CHOSEN}=naive … keep one"),
+        ({f"{MANAGER}.name": "other", CHOSEN: "dapo"}, f"{MANAGER}.name=other and {CHOSEN}=dapo … keep one"),
         ({f"{SANDBOX}.backend": "sandbox_fusion"}, f"{SANDBOX}.backend=sandbox_fusion … {SANDBOX}.url=http:"),
         ({f"{SANDBOX}.url": "host/run"}, "url=host/run … http://"),
         ({f"{SANDBOX}.backend": "local", f"{SANDBOX}.url": "http://h"}, "url=http://h … backend=local … keep one"),
@@ -212,6 +213,41 @@ def test_clip_ranges_lengths_and_empty_paths(finish):
     assert finish({f"{CUSTOM}.path": ""})[0].custom_reward_function.path is None
 
 
+def test_each_of_several_reward_functions_has_all_its_fields(finish):
+    keys = {
+        f"{FUNCTIONS}.right.path": "~/a.py",
+        f"{FUNCTIONS}.short.weight": "-0.5",
+        f"{FUNCTIONS}.short.name": "length",
+    }
+    keys |= {f"{CUSTOM}.path": "b.py", f"{FUNCTIONS}.short.reward_kwargs.most": 8}
+    right = {"path": str(Path.home() / "a.py"), "name": "right", "weight": 1.0, "reward_kwargs": {}}
+    short = {"path": "b.py", "name": "length", "weight": -0.5, "reward_kwargs": {"most": 8}}
+    config, _ = finish(keys | {ESTIMATOR: "gdpo"}, Needs(groups=True, reward_components=True))
+    assert config.custom_reward_function.functions == {"right": right, "short": short}
+    parts = config.algorithm.gdpo_reward_keys, config.algorithm.gdpo_reward_weights
+    assert parts == (["right", "short"], [1.0, -0.5]), "gdpo compares each of them"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"right": "a.py"}, r"right=a.py: must be a mapping; set .*right.path and "),
+        ({"right.weight": 2}, r"right.path is not set: name the file or module"),
+        ({"right.path": "a.py", "right.weihgt": 2}, "unknown key '.*right.weihgt'; did you mean '.*right.weight'"),
+        ({"right.path": "a.py", "right.weight": "much"}, "right.weight=much: must be a number"),
+        ({"right.path": "a.py", "right.weight": "inf"}, "right.weight=inf: must be a number of at least -1e.09 and at"),
+        ({"right.path": "a.py", "right.weight": 0}, "all weights are 0"),
+        ({"score.path": "a.py"}, "score: use letters, digits, _ and - in the name, and none of score, "),
+    ],
+)
+def test_several_reward_functions_that_cannot_work_are_refused(finish, keys, said):
+    refused(said, finish, {f"{FUNCTIONS}.{name}": value for name, value in keys.items()})
+
+
+def test_a_name_is_for_a_single_reward_function(finish):
+    refused("name is for a single function", finish, {f"{FUNCTIONS}.a.path": "a.py", f"{CUSTOM}.name": "score"})
+
+
 def test_sampling_in_training_and_validation(finish):
     assert finish({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.do_sample": False})[1] == []
     config, notices = finish({f"{ROLLOUT}.top_p": 0.9, f"{ROLLOUT}.top_k": 0})
@@ -245,7 +281,7 @@ def test_sft():
     assert finalise_sft(config, frozenset()) == []
     assert config.data.train_files == [str(Path.home() / "a.parquet")]
     assert config.trainer.default_local_dir == "outputs/burnish/sft"  # not that of `burnish ppo`
-    refused("keep one of them", finalise_sft, sft(prompt_key="q", response_key="a"), frozenset({"data.messages_key"}))
+    refused("keep one of", finalise_sft, sft(prompt_key="q", response_key="a", messages_key="turns"), frozenset())
     refused("data.train_files and model.path must be set", finalise_sft, SFTConfig(), frozenset())
 
 
@@ -313,3 +349,28 @@ def test_aggregation_of_a_loss_is_reported(finish):
     keys = {f"{LOSS}.loss_mode": "gspo", f"{ACTOR}.loss_agg_mode": "token-sum"}
     [notice] = [line for line in finish(keys)[1] if "loss_agg_mode" in line]
     assert "for entropy and KL terms only: the policy loss gspo is always seq-mean-token-mean" in notice
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "sizes"),  # of the batch, of a round, and of a mini-batch of actor and critic
+    [
+        ({BATCH: 64}, 64, (64, 64, 64, 64)),
+        ({}, 100, (100, 100, 100, 100)),
+        ({}, 600, (512, 512, 256, 256)),
+        ({BATCH: 64, MINI: 16}, 50, (48, 48, 16, 16)),
+        ({BATCH: 64, MINI: 16}, 10, (10, 10, 10, 10)),
+        ({BATCH: 64, MINI: 32, "critic.ppo_mini_batch_size": 8}, 20, (20, 20, 20, 20)),
+        ({BATCH: 64, f"{FILTER}.enable": True, GEN: 128, f"{ROLLOUT}.n": 2}, 50, (50, 128, 50, 50)),
+        ({BATCH: 64, "data.augment.enable": True}, 10, (64, 64, 64, 64)),
+        ({BATCH: 64, "data.custom_cls.path": "m.py", "data.custom_cls.name": "M"}, 10, (64, 64, 64, 64)),
+    ],
+)
+def test_a_batch_larger_than_the_data_is_reduced_and_that_is_reported(finish, keys, rows, sizes):
+    config, _ = finish(keys, Needs(critic=True))
+    before, said = config.data.train_batch_size, fit_to_rows(config, rows)
+    data, actor, critic = config.data, config.actor_rollout_ref.actor, config.critic
+    assert (data.train_batch_size, data.gen_batch_size) == sizes[:2]
+    assert (actor.ppo_mini_batch_size, critic.ppo_mini_batch_size) == sizes[2:]
+    assert bool(said) == (sizes[0] != before)
+    if said:
+        assert said[0] == f"{BATCH}={sizes[0]}, not {before}: there are {rows} rows to train on"

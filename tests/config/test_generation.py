@@ -48,7 +48,8 @@ def test_output_is_a_separate_parquet_file(tmp_path, monkeypatch):
 def test_greedy_by_temperature_or_do_sample():
     config, notices = finish("rollout.temperature=0")
     assert not config.rollout.do_sample and notices == ["rollout.do_sample=false, because rollout.temperature=0"]
-    refused("sampling needs more than 0", finish, "rollout.temperature=0", "rollout.do_sample=true")
+    config, _ = finish("rollout.temperature=0", "rollout.do_sample=true")
+    assert not config.rollout.do_sample
     refused("data.n_samples=5 gives equal responses", finish, "data.n_samples=5", "rollout.do_sample=false")
     refused("data.n_samples=2 gives equal responses", finish, "data.n_samples=2", "rollout.temperature=0")
     _, notices = finish("rollout.do_sample=false", "rollout.top_p=0.9", "rollout.top_k=-1")
@@ -59,9 +60,8 @@ def test_greedy_by_temperature_or_do_sample():
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("rollout.n=5", "'rollout.n' is not supported: use data.n_samples"),
-        ("rollout.log_prob_micro_batch_size=8", "the log-probs of what is sampled are always written"),
-        ("rollout.calculate_log_probs=true", "remove the key"),
+        ("rollout.n=5", "responses per prompt are data.n_samples here; use data.n_samples=5"),
+        ("rollout.n_agent=5", "'rollout.n_agent' is not supported: use data.n_samples"),
         ("rollout.val_kwargs.temperature=1", "sampling keys sit in rollout itself"),
         ("rollout.micro_batch_size=256", "use data.batch_size"),
         ("data.n_samples=0", "data.n_samples=0: must be an integer of at least 1"),
@@ -91,8 +91,8 @@ def test_training_and_generation_share_the_keys_of_the_engine():
     ours = {name.removeprefix("rollout.") for name in keys_of(GenerationConfig) if name.startswith("rollout.")}
     prefix = "actor_rollout_ref.rollout."
     theirs = {name.removeprefix(prefix) for name in keys_of(PPOConfig) if name.startswith(prefix)}
-    only_training = {name for name in theirs - ours if not name.startswith(("val_kwargs.", "log_prob_"))}
-    assert ours < theirs and only_training == {"n", "n_agent", "calculate_log_probs"}
+    only_training = {name for name in theirs - ours if not name.startswith("val_kwargs.")}
+    assert ours < theirs and only_training == {"n_agent"}
 
 
 def finished(*argv: str):

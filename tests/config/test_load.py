@@ -43,6 +43,7 @@ def test_hydras_grammar(load):
         "data.train_files=['a.parquet','~/b.parquet']",
         "+trainer.logger=[console,tensorboard]",
         "++trainer.seed=7",
+        "--data.seed=5",
         "actor_rollout_ref.actor.optim.lr=1e-6",
         "actor_rollout_ref.model.path=~/models/Qwen2.5-7B-Instruct",
         "actor_rollout_ref.actor.optim.betas=[0.9,0.95]",
@@ -54,7 +55,7 @@ def test_hydras_grammar(load):
     config = loaded.config
     assert config.data.train_files == ["a.parquet", "~/b.parquet"]
     assert config.trainer.logger == ["console", "tensorboard"]
-    assert config.trainer.seed == 7
+    assert (config.trainer.seed, config.data.seed) == (7, 5)
     assert config.actor_rollout_ref.actor.optim.betas == [0.9, 0.95]
     assert config.actor_rollout_ref.model.path == str(Path("~/models/Qwen2.5-7B-Instruct").expanduser())
     assert config.actor_rollout_ref.model.override_config == {"attention_dropout": 0.1, "rope_theta": 5}

@@ -192,6 +192,14 @@ class Counter(Worker):
     def custom(self, value):
         return self.rank, value
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    async def on_a_loop(self, value):
+        await asyncio.sleep(0)
+        before, self.loop = vars(self).get("loop"), asyncio.get_running_loop()
+        if value is None:
+            raise RuntimeError("nothing to await")
+        return self.rank, value, before is self.loop
+
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     def later(self, value):
         if value is None:

@@ -67,6 +67,14 @@ def test_proto_is_split_joined_and_unpadded_and_padding_is_never_trained(make_gr
         assert len(data) == count and list(data.batch.keys()) == ["x", "response_mask"]
 
 
+def test_coroutine_functions_are_awaited_on_one_event_loop(make_group, counter_class):
+    group = make_group(counter_class)
+    assert group.on_a_loop(1) == [(0, 1, False), (1, 1, False)]
+    assert group.on_a_loop.start(2).get() == [(0, 2, True), (1, 2, True)]
+    with pytest.raises(WorkerError, match=r"Counter.on_a_loop failed on rank 0 of 2: RuntimeError: nothing to await"):
+        group.on_a_loop(None)
+
+
 def test_rank_zero_alone_and_the_same_to_all(make_group, counter_class):
     group = make_group(counter_class, 10, world_size=3)
     assert group.zero(1) == (0, 11) and group.zero(value=2) == (0, 13)

@@ -16,7 +16,7 @@ from burnish.controller.host import WorkerHost, WorkerReply
 from burnish.controller.process import Address, Surroundings
 from burnish.controller.wire import flat, pack
 from burnish.controller.worker import Worker, WorkerPlace
-from burnish.errors import WorkerError
+from burnish.errors import ConfigError, WorkerError
 
 
 class Busy(Worker):
@@ -86,6 +86,14 @@ def test_jobs_run_in_the_order_they_were_given_out_whatever_order_they_arrive_in
     answer = asyncio.run(host.run(4, "Busy.rows", "call", parts("rows", torch.ones(100)), False))
     assert answer.value() is None and not answer.memory, "a result that is not wanted is not sent"
     assert asyncio.run(call(host, 5, "rows", torch.ones(2))).value().tolist() == [2, 2]
+
+
+def test_a_process_imports_the_libraries_of_the_run_when_it_joins(tmp_path):
+    (tmp_path / "own.py").write_text("raise ValueError('broken')")
+    libraries = {"critic.model.external_lib": str(tmp_path / "own.py")}
+    host = WorkerHost(Surroundings(str(tmp_path), libraries=libraries), Address(1, "", "", "", "", 0))
+    with pytest.raises(ConfigError, match=r"critic.model.external_lib=.*own.py: importing it failed\n[^$]*broken"):
+        host.join(WorkerPlace(), None)
 
 
 def test_peers_are_answered_while_a_job_computes(host):

@@ -42,6 +42,7 @@ def test_calls_and_their_failures(group, rows):
     with pytest.raises(WorkerError, match=r"^Counter.breaks failed on rank 0 of 1: KeyError: 'w_7'$") as e:
         group.breaks("untyped")
     assert isinstance(e.value.__cause__, KeyError)
+    assert group.on_a_loop(1) == [(0, 1, False)]
     group.shutdown()  # which leaves this process alone
     assert group.zero(1) == (0, 5)
 

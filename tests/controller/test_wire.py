@@ -133,9 +133,14 @@ def test_an_error_that_cannot_be_made_again_arrives_as_the_nearest_known():
     class Local(DataError):
         pass
 
+    class Wordless(DataError):
+        def __str__(self):
+            raise ValueError("no words")
+
     error = Odd(3, file="a")
     error.lock = threading.Lock()  # which has no pickle
-    for sent, text in ((Local("row 3"), "row 3"), (error, "row 3 of a")):
+    no_words = "(its text cannot be shown: __str__ raised ValueError)"
+    for sent, text in ((Local("row 3"), "row 3"), (error, "row 3 of a"), (Wordless("x"), no_words)):
         back = carried(sent)
         assert type(back) is DataError and str(back) == text
 

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,8 @@ def healthy(step: int, noisy: random.Random) -> dict[str, float]:
     score = 0.2 + 0.6 * step / (step + 30) + noisy.gauss(0, 0.03)
     return {
         "critic/score/mean": score, "critic/score/min": 0.0, "critic/score/max": 1.0,
-        "groups/useful_ratio": 0.6 + noisy.gauss(0, 0.05), "rollout/entropy": 1.5 - step / (step + 200) + noisy.gauss(0, 0.02),
+        "groups/useful_ratio": 0.6 + noisy.gauss(0, 0.05),
+        "response/entropy": 1.5 - step / (step + 200) + noisy.gauss(0, 0.02),
         "response_length/mean": 200 + step + noisy.gauss(0, 5), "response_length/clip_ratio": 0.02,
         "response_length/score_correlation": noisy.gauss(0, 0.2), "response/aborted_ratio": 0.0,
         "response/repeated_ratio": 0.01, "accuracy": score, "actor/kl_loss": 0.01,
@@ -72,11 +74,11 @@ SITUATIONS = {
         BROKEN, "up to step 39", "optim.lr from 1e-05 to 3.3e-06",
     ),
     "entropy_collapse": (
-        40, lambda k, m: {"rollout/entropy": 1.5 * math.exp(-k / 4), "critic/score/mean": 0.3},
+        40, lambda k, m: {"response/entropy": 1.5 * math.exp(-k / 4), "critic/score/mean": 0.3},
         BROKEN, "with a mean reward of 0.3", "clip_ratio_high",
     ),
     "entropy_explosion": (
-        40, lambda k, m: {"rollout/entropy": 1.0 + k / 5}, BROKEN, "entropy rose from 1.3 to 8.6", "optim.lr",
+        40, lambda k, m: {"response/entropy": 1.0 + k / 5}, BROKEN, "entropy rose from 1.3 to 8.6", "optim.lr",
     ),
     "kl_too_large": (10, lambda k, m: {"actor/kl_loss": k * 1.0}, BROKEN, "actor/kl_loss is 8", "kl_loss_coef"),
     "gradient_norm": (
@@ -85,7 +87,7 @@ SITUATIONS = {
     "ratio_clipping": (6, lambda k, m: {"actor/pg_clipfrac": 0.45}, WARNING, "45% of the tokens", "ppo_epochs"),
     "nothing_moves": (
         40, lambda k, m: {
-            "critic/score/mean": 0.3 + 0.02 * (-1) ** k, "rollout/entropy": 1.0 + 0.01 * (-1) ** (k // 2),
+            "critic/score/mean": 0.3 + 0.02 * (-1) ** k, "response/entropy": 1.0 + 0.01 * (-1) ** (k // 2),
             "response_length/mean": 200 + (-1) ** k,
         },
         WARNING, "neither reward, entropy nor length", "optim.lr from 1e-05 to 0.0001",
@@ -208,3 +210,10 @@ def test_keys_that_remedies_name_exist():
             r"\b(?:actor_rollout_ref|data|trainer|algorithm|critic|reward_model)\.[a-z_.]+[a-z]", remedy
         ):
             assert key in known, f"{name}: {key}"
+
+
+def test_troubleshooting_page_is_made_from_the_rules():
+    from tests.health.page import page
+
+    made = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+    assert made.read_text() == page(), "write it again: python -m tests.health.page > docs/troubleshooting.md"

@@ -136,8 +136,8 @@ def test_code_that_comes_with_a_model_is_not_run(folder, tmp_path):
     [
         ("lib_broken", "raise RuntimeError('no licence')", "RuntimeError: no licence"),
         ("lib_broken", "raise SystemExit(3)", "SystemExit: 3"),
-        ("lib_broken", "def f(:", "SyntaxError: .*lib_broken.py"),
-        ("lib_three", "", "ModuleNotFoundError: "),
+        ("lib_broken", "def f(:", "lib_broken.py.*SyntaxError: "),
+        ("lib_three", "", "no such file, and no module of that name"),
         ("..x", "", "TypeError: "),
     ],
 )
@@ -150,7 +150,7 @@ def test_external_libraries_are_imported_and_one_that_fails_is_named(
         (tmp_path / f"{good}.py").write_text("")
     load_causal_lm(tiny_model, ModelConfig(external_lib="lib_one, lib_two"))
     assert {"lib_one", "lib_two"} <= set(sys.modules)
-    words = re.escape(f"external_lib={name}: {name} could not be imported (")
+    words = f"(?s){re.escape(f'model.external_lib={name}: ')}.*"
     with pytest.raises(ConfigError, match=words + said):
         load_causal_lm(tiny_model, ModelConfig(external_lib=name))
 

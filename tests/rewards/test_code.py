@@ -57,6 +57,15 @@ def test_continuous_is_the_share_of_the_first_ten():
     assert slow["score"] == slow["passed"] == pytest.approx(4 / 6) and slow["timeout"] == 1.0 and slow["acc"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("source", "continuous", "expected"),
+    [("apps", None, 0.5), ("TACO", None, 0.5), ("apps", False, 0.0), ("mbpp", None, 0.0), ("mbpp", True, 0.5)],
+)
+def test_contests_give_the_share_of_passed_tests_unless_it_is_switched_off(source, continuous, expected):
+    result = score(HALF, DOUBLE, data_source=source, continuous=continuous)
+    assert (result["score"], result["acc"]) == (expected, 0.0)
+
+
 LATE = {
     "input": (DOUBLE, "n = int(input())\nprint(2 * n if n < {right} else 'no')"),
     "programs": ([f"assert f({i}) == 0" for i in range(12)], "def f(n): return 0 if n < {right} else 1"),

@@ -50,6 +50,17 @@ def test_calls():
     assert read_tests(items, {}) == FunctionCalls("f", ([1], [3]), ([2], [4]))
 
 
+def test_a_test_without_input_sends_nothing():
+    assert read_tests({"inputs": [None], "outputs": ["3"]}, {}) == Pairs((("", "3"),))
+
+
+@pytest.mark.parametrize("written", [json.dumps, lambda value: value])
+@pytest.mark.parametrize("others", [{}, {"inputs": ["", ""], "outputs": [None, None], "fn_name": None}])
+def test_programs_as_assert_case(written, others):
+    programs = ["assert f(1) == 2", "assert f(2) == 4"]
+    assert read_tests(written({"assert_case": programs, **others}), {}) == read_tests(programs, {})
+
+
 def test_programs():
     programs = ["import math\nassert math.isclose(f(1), 2)", "assert f(2)"]
     tests = read_tests(json.dumps(programs), {})
@@ -70,6 +81,7 @@ def test_programs():
         ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
         ({"inputs": [], "outputs": []}, "0 inputs"),
         ({"tests": []}, "no lists 'inputs' and 'outputs'"),
+        ({"assert_case": ["assert f(1)"], "inputs": ["1"]}, "'inputs' next to 'assert_case': keep one"),
         ([{"input": "1"}], "neither all strings nor all objects"),
         (["assert f(1)", {"input": "1", "output": "2"}], "neither all strings"),
         (["assert f(1) =="], "invalid syntax"),

@@ -46,6 +46,7 @@ SAME = pairs(r"""
     x \in [1,2] ~~ [1,2]  ;;  x<3 ~~ (-\infty,3)
     \begin{pmatrix}1\\2\end{pmatrix} ~~ \begin{bmatrix} 1 \\ \frac{4}{2} \end{bmatrix}
     3+4i ~~ 4i+3  ;;  (1+i)^2 ~~ 2i  ;;  \mathrm{i} ~~ i
+    \sqrt\frac12 ~~ \frac{\sqrt2}{2}  ;;  2^\frac12 ~~ \sqrt2  ;;  \frac\sqrt32 ~~ \frac{\sqrt3}{2}
     \sqrt{8} ~~ 2\sqrt2  ;;  \frac{2}{\sqrt5-1} ~~ \frac{1+\sqrt5}{2}  ;;  \sqrt{\frac{1}{2}} ~~ \frac{\sqrt2}{2}
     0.333333 ~~ \frac13  ;;  3.141593 ~~ \pi  ;;  2^{10} ~~ 1024  ;;  10^{-3} ~~ 0.001
     \text{Evelyn} ~~ Evelyn  ;;  \text{east} ~~ East  ;;  \text{(B)} ~~ B  ;;  (B) ~~ \text{B}
@@ -100,9 +101,14 @@ EQUAL = pairs(r"""
     x^2+2x+1 ~~ (x+1)^2 ;; \frac{x^2-1}{x-1} ~~ x+1 ;; 2X+1 ~~ 2x+1 ;; 2\mathbf{j}+3\mathbf{k} ~~ 3k+2j
     y=2x+3 ~~ 2x-y+3=0 ;; 2x=4y ~~ x-2y=0 ;; 2x>6 ~~ x>3 ;; -x<-3 ~~ x>3 ;; -2x+4y\le 8 ~~ x-2y\ge -4
     {10\choose 3} ~~ 120 ;; \sin 30^\circ ~~ \frac12 ;; \sin(30^{\circ}) ~~ \frac12 ;; \log_2 8 ~~ 3\%
+    \sqrt\pi ~~ \sqrt{\pi} ;; \sqrt\pi ~~ \pi^\frac12 ;; x^\frac12 ~~ \sqrt x ;; \sqrt[3]2 ~~ 2^{1/3}
+    2\sqrt[3]2 ~~ \sqrt[3]{16} ;; \sqrt\frac{x}{y} ~~ \sqrt{x/y} ;; \sqrt[3]2x ~~ x\sqrt[3]{2}
     2007+\frac\pi2+\log_2 8 ~~ 2010+\frac\pi 2 ;; \sqrt{R^2-r^2} ~~ \sqrt{(R-r)(R+r)}
 """)
-UNEQUAL = pairs(r"x>3 ~~ -2x>-6 ;; \cos 2x ~~ 2\sin x\cos x ;; \sqrt{R^2-r^2} ~~ 0 ;; \binom{5}{2} ~~ 11")
+UNEQUAL = pairs(
+    r"x>3 ~~ -2x>-6 ;; \cos 2x ~~ 2\sin x\cos x ;; \sqrt{R^2-r^2} ~~ 0 ;; \binom{5}{2} ~~ 11 "
+    r";; \sqrt[3]2 ~~ \sqrt2 ;; x^\frac12 ~~ \frac{x}{2} ;; \sqrt\pi ~~ \pi"
+)
 
 
 @pytest.mark.parametrize(("answer", "truth"), [*SAME, *((b, a) for a, b in SAME), *ONE_WAY])

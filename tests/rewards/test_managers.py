@@ -1,6 +1,7 @@
 """Managers: scores on tokens, samples on the screen, users' classes."""
 
 import asyncio
+import textwrap
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from burnish.rewards.managers import MANAGERS, load_manager
 from burnish.rewards.managers.batch import BatchRewardManager
 from burnish.rewards.managers.naive import NaiveRewardManager, place
 from burnish.rewards.scoring import Scoring
+from burnish.user_code import load_object
 
 SPECIAL = 0
 
@@ -297,6 +299,18 @@ def test_a_function_given_as_an_object_in_the_batch_form():
     assert BatchRewardManager(Letters(), 0, compute_score)(batch(["a", "bbb"])).sum(-1).tolist() == [0.5, 1.5]
     with pytest.raises(ConfigError, match="compute_score: it takes lists of samples .* set reward_model.reward_man"):
         NaiveRewardManager(Letters(), 0, compute_score)
+
+
+def test_a_registered_manager_is_found_by_name(reward_file, monkeypatch):
+    monkeypatch.setattr("burnish.rewards.managers.MANAGERS", dict(MANAGERS))
+    source = f"from burnish.rewards.managers import register\n{textwrap.dedent(MANAGER)}\nregister('{{name}}')(Mine)\n"
+    for _ in range(2):  # a file that is loaded again registers the same class
+        load_object(reward_file(source.format(name="mine")), "Mine", "", "")
+    assert load("mine").name == load(name="mine").name == "Mine"
+    with pytest.raises(ConfigError, match="=mien: no such manager; did you mean mine"):
+        load("mien")
+    with pytest.raises(ConfigError, match="'naive' is already registered .burnish.rewards.managers.naive:Naive"):
+        load_object(reward_file(source.format(name="naive"), "other.py"), "Mine", "", "")
 
 
 def test_messages_about_managers(reward_file):

@@ -62,6 +62,8 @@ def test_ways_to_write_a_right_answer(text, method):
     [
         ("#### 1,8", "1", "8"),
         ("#### 1,234,567", "1234567", "1234567"),
+        ("#### 12,34,567", "1234567", "34567"),
+        ("#### 1,23,45,678.50", "12345678.50", "45678.50"),
         ("#### 12,34", "12", "34"),
         ("#### 1,2345", "1", "2345"),
         ("#### 1234,567", "1234", "567"),
@@ -70,8 +72,9 @@ def test_ways_to_write_a_right_answer(text, method):
         ("#### 1,234, 5", "1234", "5"),
     ],
 )
-def test_commas_belong_to_a_number_only_between_groups_of_three(text, strict, flexible):
+def test_commas_belong_to_a_number_only_between_its_groups(text, strict, flexible):
     assert (extract_solution(text), extract_solution(text, "flexible")) == (strict, flexible)
+    assert score_gsm8k("#### 12,34,567", "12,34,567") == score_gsm8k("#### 1234567", "12,34,567") == 1.0
     assert score_gsm8k("#### 1,8", "18") == score_gsm8k("#### 1,8", "18", "flexible") == 0.0
 
 

@@ -1,6 +1,7 @@
 """Which scorer a row gets and what it must hold; and every scorer keeps the contract, on hostile texts too."""
 
 import inspect
+import json
 
 import pytest
 
@@ -26,7 +27,9 @@ def test_sources_are_found_by_name_and_by_family():
     for source, name in {"gsm8k": "gsm8k", "HuggingFaceH4/MATH-500": "math", "hiyouga/geometry3k": "geo3k"}.items():
         assert scorer_for(source).name == name
     families = {"aime2024": "math_dapo", "numina_olympiads": "prime_math", "searchR1_nq": "qa_em"}
-    for source, name in (families | {"reasoning_gym/chain_sum": "reasoning_gym"}).items():
+    families |= {"reasoning_gym/chain_sum": "reasoning_gym", "OpenAI/GSM8K": "gsm8k", "HotpotQA": "qa_em"}
+    families |= dict.fromkeys(("Maxwell-Jia/AIME_2024", "math_dapo_reasoning", "AIME2025"), "math_dapo")
+    for source, name in families.items():
         assert scorer_for(source).name == name
     assert len(set(SOURCES)) == len(SOURCES)
     in_processes = {scorer.name for scorer in SCORERS if scorer.runs == "process"}
@@ -73,6 +76,23 @@ def test_options_reach_the_scorers_that_name_them():
 
 def row(**fields):
     return {"data_source": "gsm8k", "reward_model": {"style": "rule", "ground_truth": "7"}, **fields}
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+NEGATED = json.dumps(["assert f(" + "-" * 50_000 + "1)"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"data_source": "apps", "reward_model": {"ground_truth": DEEP}},
+        {"data_source": "mbpp", "extra_info": {"test_cases": NEGATED}},
+        {"data_source": "countdown", "reward_model": {"ground_truth": DEEP.replace("[", '{"a":').replace("]", "}")}},
+        {"data_source": "reasoning_gym/chain_sum", "extra_info": {"metadata": DEEP}},
+    ],
+)
+def test_what_is_nested_too_deeply_to_be_read_is_a_problem_of_the_row(fields):
+    assert "nested too deeply" in check_row(row(**fields))
 
 
 EMPTY = [None, {}, {"style": "rule"}, {"ground_truth": None}, {"ground_truth": ""}, {"ground_truth": []}]

@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import logging
 import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import ANY
 
 import pytest
 
 from burnish.config import EvalConfig, PPOConfig
 from burnish.config.reward import RuleConfig
-from burnish.config.rules.scoring import limits
+from burnish.config.rules import Given
+from burnish.config.rules.scoring import functions, limits
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards import scoring as module
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
@@ -149,6 +153,81 @@ def test_a_reward_that_the_agent_loop_gave_is_taken(scoring):
     assert (both.score, both.turn_rewards) == (4.5, (0.5, 4.0))
 
 
+SUMMANDS = """
+    def right(solution_str, ground_truth):
+        return {"score": float(solution_str == ground_truth), "acc": 1.0, "right": "taken"}
+
+    def length(solution_str, most):
+        if solution_str == "fail":
+            raise ValueError("too short")
+        return {"score": len(solution_str) / most, "acc": 0.5}
+    """
+ASYNC = SUMMANDS.replace("def ", "async def ")
+LISTS = """
+    def right(solution_strs, ground_truths):
+        pairs = zip(solution_strs, ground_truths)
+        return [{"score": float(a == b), "acc": 1.0, "right": "taken"} for a, b in pairs]
+
+    def length(solution_strs, most):
+        return [{"score": float("nan") if a == "fail" else len(a) / most, "acc": 0.5} for a in solution_strs]
+    """
+
+
+@pytest.fixture
+def sum_of(reward_file):
+    """A scoring by `right` of the first source and 0.5 · `length` of the second, or of the same."""
+    made = []
+
+    def make(first: str, second: str | None = None, kwargs: dict | None = None) -> Scoring:
+        config, here = finished(), reward_file(first)
+        there = here if second is None else reward_file(second, "second.py")
+        length = {"path": there, "weight": 0.5, "reward_kwargs": {"most": 4} if kwargs is None else kwargs}
+        config.custom_reward_function.functions = {"right": {"path": here}, "length": length}
+        functions(config.custom_reward_function, Given())
+        config.reward.retries = 0
+        made.append(scoring_of(config))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "one_by_one"),
+    [(SUMMANDS, None, True), (ASYNC, None, True), (SUMMANDS, ASYNC, True), (LISTS, None, False)],
+    ids=["plain", "async", "plain and async", "lists"],
+)
+def test_several_functions_are_summed_with_their_weights(sum_of, first, second, one_by_one):
+    one = sum_of(first, second)
+    one.validate()
+    assert one.one_by_one == one_by_one and one.check_row({"data_source": "anything", "reward_model": None}) is None
+    info = {"right": 1.0, "length": 0.25, "acc": 1.0, "right.right": "taken", "length.acc": 0.5}
+    asked = [ScoreRequest("s", text, "7") for text in ("7", "fail")]
+    good, failed = one.score_all(asked)
+    assert (good.score, good.info) == (1.125, info), "each under its name, and of one further key the first"
+    assert failed.score is None and re.search("length .*returned .*nan|ValueError: too short", failed.error)
+    if one_by_one:
+        assert asyncio.run(one.score_request(asked[0])) == replace(good, seconds=ANY)
+
+
+@pytest.mark.parametrize(
+    ("second", "kwargs", "said"),
+    [
+        ("def long(): ...", {}, r"functions.length.name=length: .*second.py has no such name; it defines long"),
+        (
+            SUMMANDS,
+            {"mots": 4},
+            r"it requires most, .* or a value in custom_reward_function.functions.length.reward_kwa",
+        ),
+        (LISTS, None, r"functions \(right, length\): length takes lists of samples .* and right one sample"),
+    ],
+)
+def test_several_functions_are_tried_before_training(sum_of, second, kwargs, said):
+    with pytest.raises(ConfigError, match=said):
+        sum_of(SUMMANDS, second, kwargs).validate()
+
+
 def test_validate_tries_the_function_and_leaves_no_process(scoring):
     with pytest.raises(ConfigError, match="has no such name; it defines score_it"):
         scoring("def score_it(solution_str): ...").validate()
@@ -209,11 +288,14 @@ CODE = {
 RIGHT, WRONG = "```python\ndef double(x):\n    return 2 * x\n```", "```python\ndef double(x):\n    return 4\n```"
 
 
-def test_programs_are_scored_in_separate_processes():
-    rules = RuleConfig()
+def test_programs_are_scored_in_separate_processes(caplog):
+    rules, contest = RuleConfig(), CODE | {"data_source": "apps"}
     rules.sandbox.allow_unsafe = True  # these programs are ours
-    with closing(Scoring(FunctionSpec(), rules=rules, num_workers=2)) as code:
-        assert code.check_row(CODE) is None
+    with closing(Scoring(FunctionSpec(), rules=rules, num_workers=2)) as code, caplog.at_level(logging.INFO):
+        assert [code.check_row(row) for row in (CODE, contest, contest)] == [None] * 3
+        grading = "=apps: the score of a program is the share of its tests that pass (custom_reward_function.reward_kw"
+        assert caplog.text.count(grading) == 1 and "=mbpp: the score of a program is 1 if all tests" in caplog.text
+        assert asyncio.run(code.score(contest, output(), WRONG)).score == 0.5
         results = code.score_all([request_for(CODE, text, {}) for text in (RIGHT, WRONG) * 4])
         assert [result.score for result in results] == [1.0, 0.0] * 4, results[0].error
         assert asyncio.run(code.score(CODE, output(), RIGHT)).info["passed"] == 1.0

@@ -122,6 +122,7 @@ def test_changes_are_made_in_the_containers_themselves():
         (0.1 + 0.2, 0.3, True), (1, 1.0, True), (1.00001, 1, False), (float("nan"), 1.0, False), ("1", 1, False),
         (None, None, True), (None, 0, False), (True, True, True), (object(), 1, False), ([1], "1", False),
         (3, math.inf, False), (math.inf, math.inf, True), (1e308, math.inf, False), (math.inf, -math.inf, False),
+        (10**400, 1.5, False), (1e300, 10**400, False),
         (10**400, math.inf, False), (-math.inf, -math.inf, True), (3, -math.inf, False), (math.inf, 3.0, False),
         ([1, 3], [1, math.inf], False), (math.nan, math.inf, False), ("Infinity", math.inf, False),
     ],

@@ -202,7 +202,7 @@ def test_another_corpus_or_other_options_are_named(corpus, encoder, tmp_path):
     assert build_index(IndexOptions(moved, folder)).passages == len(PASSAGES), "a moved corpus is the same"
     moved.rename(corpus)
     build_index(IndexOptions(corpus, tmp_path / "dense", "dense", EncoderOptions(encoder, query_prefix="q: ")))
-    with pytest.raises(ConfigError, match="query_prefix was 'q: ' and is now ''. Choose another --output"):
+    with pytest.raises(ConfigError, match="query_prefix was 'q: ' and is now ''. Choose another --out\\b"):
         build_index(IndexOptions(corpus, tmp_path / "dense", "dense", EncoderOptions(encoder)))
     copied = EncoderOptions(shutil.copytree(encoder, tmp_path / "copied"), query_prefix="q: ")
     assert build_index(IndexOptions(corpus, tmp_path / "dense", "dense", copied)).passages == len(PASSAGES)

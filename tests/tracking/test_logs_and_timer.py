@@ -27,6 +27,9 @@ def test_environment_sets_the_level(monkeypatch, value, level):
     configure_logging()
     logger = logging.getLogger("burnish")
     assert logger.level == level and len(logger.handlers) == 1
+    monkeypatch.setenv("VERL_LOGGING_LEVEL", "ERROR")
+    configure_logging()
+    assert logger.level == (level if value else logging.ERROR), "burnish's own variable counts, else verl's"
     monkeypatch.setenv("BURNISH_LOGGING_LEVEL", "loud")
     with pytest.raises(ConfigError, match="BURNISH_LOGGING_LEVEL=loud: no such level. There are: DEBUG, INFO"):
         configure_logging()

@@ -83,7 +83,7 @@ MODEL, TRAIN = "actor_rollout_ref.model.path", "data.train_files"
 def test_files_that_a_new_run_moves_aside_cannot_be_its_input(used, key, value):
     config = PPOConfig()
     write(config, key, value)
-    with pytest.raises(ConfigError, match=rf"{key}=\S+ was left by an earlier run in run: .*default_local_dir="):
+    with pytest.raises(ConfigError, match=rf"{key}=\S+ was left by an earlier run in run: .*experiment_name="):
         used.check_inputs_stay(config)
 
 

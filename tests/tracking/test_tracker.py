@@ -98,7 +98,7 @@ def test_unknown_logger_and_missing_package_are_found_before_training(trainer, f
     with pytest.raises(ConfigError, match=r"trainer\.logger=tensorbord: .*Did you mean tensorboard\?.*console, jsonl"):
         Tracker(trainer, folder)
     monkeypatch.setattr("burnish.tracking.tracker.importlib.util.find_spec", lambda package: None)
-    for name in ("wandb", "mlflow"):
+    for name in ("wandb", "mlflow", "trackio"):
         trainer.logger = [name]
         with pytest.raises(ConfigError, match=rf"trainer\.logger={name}: .*{re.escape(install_command(name))}"):
             Tracker(trainer, folder)
@@ -191,6 +191,12 @@ def test_tensorboard_holds_the_scalars_and_a_resumed_run_replaces_lost_steps(tra
     assert [(e.step, e.value) for e in events.Scalars("reward/mean")] == [(1, 1.0), (2, 20.0)]
 
 
+WANDB = {
+    "setup": lambda: SimpleNamespace(settings=SimpleNamespace(mode=os.environ.get("WANDB_MODE", "online"))),
+    "login": lambda prompt, verify: True,
+}
+
+
 class WandbRun:
     def __init__(self, **arguments):
         self.arguments, self.logged, self.finished = arguments, [], None
@@ -207,7 +213,7 @@ class WandbRun:
 
 def test_wandb_gets_names_config_and_steps_and_is_continued(trainer, folder, monkeypatch):
     runs = []
-    stand_in(monkeypatch, "wandb", init=lambda **kw: runs.append(WandbRun(**kw)) or runs[-1])
+    stand_in(monkeypatch, "wandb", **WANDB, init=lambda **kw: runs.append(WandbRun(**kw)) or runs[-1])
     trainer.logger = ["wandb"]
     with Tracker(trainer, folder, config={"data": {"seed": 1}}) as tracker:
         tracker.log({"a": 1.0}, 1)
@@ -228,6 +234,7 @@ def test_mlflow_gets_names_it_allows(trainer, folder, monkeypatch):
     stand_in(
         monkeypatch,
         "mlflow",
+        get_experiment_by_name=lambda name: None,
         set_experiment=lambda name: calls.append(("experiment", name)),
         start_run=lambda run_id, run_name: (
             calls.append(("start", run_id, run_name)) or SimpleNamespace(info=SimpleNamespace(run_id="abc"))
@@ -253,6 +260,70 @@ def test_mlflow_gets_names_it_allows(trainer, folder, monkeypatch):
         ("metrics", {"a": 1.0}, 4),
         ("end", "FINISHED"),
     ]
+
+
+def test_trackio_gets_names_config_and_steps_and_is_continued_by_its_name(trainer, folder, monkeypatch):
+    calls = []
+
+    def init(**given):
+        calls.append(given)
+        log, finish = lambda metrics, step: calls.append((metrics, step)), lambda: calls.append("finish")
+        return SimpleNamespace(name="experiment-7", log=log, finish=finish)
+
+    stand_in(monkeypatch, "trackio", init=init)
+    trainer.logger = ["trackio"]
+    for start in (0, 3):
+        with Tracker(trainer, folder, config={"seed": 1}) as tracker:
+            tracker.resume(start) if start else tracker.start()
+            tracker.log({"a": 1.0}, start + 1)
+    run = {"project": "project", "config": {"seed": 1}}
+    first, second = run | {"name": "experiment", "resume": "never"}, run | {"name": "experiment-7", "resume": "allow"}
+    assert calls == [first, ({"a": 1.0}, 1), "finish", second, ({"a": 1.0}, 4), "finish"]
+
+
+class AuthenticationError(Exception):
+    pass
+
+
+def fails(error):
+    def fail(*given, **named):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "said"),
+    [
+        ("wandb", {**WANDB, "login": lambda prompt, verify: False}, "there is no API key of wandb. Log in with `wandb"),
+        (
+            "wandb",
+            {**WANDB, "login": fails(AuthenticationError("not\nvalid."))},
+            "AuthenticationError: not valid. Log in",
+        ),
+        ("wandb", {}, "AttributeError: "),
+        ("mlflow", {"get_experiment_by_name": fails(OSError("refused"))}, "OSError: refused. Name a tracking server"),
+        ("trackio", {}, r"\w+: .*Log in with `hf auth login`, or unset TRACKIO_SPACE_ID"),
+    ],
+)
+def test_a_logger_that_cannot_log_is_one_line_before_training(trainer, folder, monkeypatch, name, members, said):
+    stand_in(monkeypatch, name, **members)
+    monkeypatch.setenv("TRACKIO_SPACE_ID", "me/space")
+    monkeypatch.setattr("huggingface_hub.whoami", fails(AuthenticationError("no token")))
+    trainer.logger = [name]
+    with pytest.raises(ConfigError, match=rf"^trainer\.logger={name}: {said}.* or use another logger") as caught:
+        Tracker(trainer, folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_wandb_offline_needs_no_login_and_mlflow_is_not_waited_for(trainer, folder, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    stand_in(monkeypatch, "wandb", **WANDB | {"login": fails(AuthenticationError())})
+    seen = {}
+    stand_in(monkeypatch, "mlflow", get_experiment_by_name=lambda name: seen.update(os.environ))
+    trainer.logger = ["wandb", "mlflow"]
+    Tracker(trainer, folder)
+    assert seen["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "1" and "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 
 
 @pytest.mark.hostile

@@ -13,6 +13,7 @@ import pytest
 
 from burnish import waits
 from burnish.tracking import watchdog as module
+from burnish.tracking.failure import read_failure
 from burnish.tracking.watchdog import EXIT_CODE, Watchdog
 from burnish.waits import longest, waiting
 from tests.processes import until
@@ -214,6 +215,8 @@ def test_wait_that_is_only_reported_or_has_no_limit_ends_nothing(tmp_path, looke
         assert wait.late_at is None
     with waiting("checkpoint", "", "writing", 60.0, report_only=True) as wait:
         assert not looked(wait)
+    with waits.never_ends(), waiting("worker", "the trainer", "a lock", 60.0) as wait:  # a notebook's process
+        assert not looked(wait)
     monkeypatch.setenv("BURNISH_WATCHDOG", "report")
     with waiting("worker", "the trainer", "a lock", 60.0) as wait:
         assert not looked(wait)
@@ -317,6 +320,8 @@ def test_process_that_hangs_exits_with_code_3_after_a_dump_even_if_the_disk_hang
     first, last = dumps(tmp_path)
     assert "in hang\n" in first.read_text() and "in hang\n" in last.read_text()
     assert status(tmp_path)["state"] == "failed"
+    error = read_failure(tmp_path)
+    assert (error["type"], error["phase"]) == ("DeadlineError", "checkpoint") and error["message"] in log
     lines = Path(tmp_path, "events").read_text().splitlines()
     assert (
         len(lines) == 2 and str(last) in lines[1] and "'exit_code': 3" in lines[1] and "a disk that hangs" in lines[1]

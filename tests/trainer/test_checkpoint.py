@@ -42,6 +42,24 @@ def test_save_then_latest(tmp_path):
     assert (tmp_path / names[-1]).read_text().strip() == "11"
 
 
+@pytest.mark.parametrize(
+    ("qualities", "left"),
+    [
+        ([(False, 0.1), (False, 0.9), (False, 0.5), (False, 0.9)], [2, 4]),
+        ([(True, 0.2), (False, 0.9), (False, 0.9), (False, 0.9)], [1, 4]),  # a validated one counts before others
+        ([None, None, None, None], [4]),
+    ],
+)
+def test_the_best_checkpoint_is_kept_next_to_the_newest(tmp_path, qualities, left):
+    store = CheckpointStore(tmp_path, keep=1)
+    for step, quality in enumerate(qualities, start=1):
+        store.save(step, write_something("x"), quality)
+    assert sorted(int(path.name.rsplit("_", 1)[1]) for path in tmp_path.glob("global_step_*")) == left
+    store = CheckpointStore(tmp_path, keep=1, keep_best=False)
+    store.save(5, write_something("x"))
+    assert [path.name for path in tmp_path.glob("global_step_*")] == ["global_step_5"]
+
+
 def test_a_folder_in_place_before_its_pointer_is_the_newest_and_those_of_an_earlier_run_are_not(tmp_path):
     store = CheckpointStore(tmp_path)
     for step in (3, 4, 9):  # 9 is left by a run that went further, before this one resumed from 3

@@ -117,6 +117,17 @@ def test_a_custom_reward_manager_is_used(build_trainer, metrics_of):
     assert metrics_of("run")[0]["critic/score/mean"] == 7.0
 
 
+def test_each_of_several_reward_functions_has_a_curve(train, metrics_of, tmp_path):
+    functions = "def letters(solution_str): return len(solution_str)\ndef a(solution_str): return 'a' in solution_str\n"
+    (tmp_path / "parts.py").write_text(functions)
+    keys = ["custom_reward_function.functions.letters.weight=0.5", "custom_reward_function.functions.a.weight=2"]
+    train(*GRPO, "custom_reward_function.path=parts.py", *keys, "trainer.total_training_steps=1")
+    metrics = metrics_of("run")[-1]
+    letters, a = metrics["reward/letters/mean"], metrics["reward/a/mean"]
+    assert letters > 0 and metrics["critic/score/mean"] == pytest.approx(0.5 * letters + 2 * a)
+    assert metrics["val-aux/burnish/arithmetic/letters/mean@1"] > 0
+
+
 def test_an_estimator_may_ask_for_the_entropy(train, metrics_of, monkeypatch):
     from burnish.algorithms import advantages
     from burnish.config import Needs
@@ -136,7 +147,8 @@ def test_an_estimator_may_ask_for_the_entropy(train, metrics_of, monkeypatch):
 def test_rewards_that_never_differ_are_logged_once(reward, train, metrics_of, caplog):
     reward("return {'score': 0.5, 'acc': 'yes'}")
     train(*GRPO, "data.val_files=null")
-    assert caplog.text.count("nothing to learn") == 1
+    found = [(event["step"], event["rule"], event["severity"]) for event in events("finding")]
+    assert found == [(3, "equal_rewards", "warning")] and "have the reward 0.5" in caplog.text
     assert "accuracy" not in metrics_of("run")[0], "'yes' is no number"
 
 

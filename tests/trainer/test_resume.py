@@ -1,6 +1,7 @@
 """Stopping and going on: a resumed run is the run that was never stopped, or says why it cannot be."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from burnish.config.load import load_ppo
+from burnish.data.files import write_parquet
+from burnish.data.tasks import arithmetic
 from burnish.errors import CheckpointError, ConfigError
+from burnish.trainer import setup
 from burnish.trainer.checkpoint import CheckpointStore
 from burnish.trainer.ppo import PPOTrainer
 from burnish.workers.model_worker import ModelFolder
@@ -19,6 +24,7 @@ from tests.trainer.conftest import GRPO, PPO, events, rollouts, same_weights, wa
 STEPS = ["data.val_files=null", "trainer.save_freq=1"]
 ONE, TWO = [*STEPS, "trainer.total_training_steps=1"], [*STEPS, "trainer.total_training_steps=2"]
 WHOLE = [*STEPS, "trainer.total_epochs=2"]  # 12 rows in batches of 4: six steps
+FUNCTIONS = "custom_reward_function.functions"
 PARTS = "actor_rollout_ref.actor.checkpoint"
 ASYNC, WEIGHTS_ONLY = f"{PARTS}.async_save=True", f"{PARTS}.save_contents=[hf_model]"
 
@@ -64,13 +70,48 @@ def test_a_longer_run_resumes_where_the_shorter_one_ended(train):
     assert len(list(Path("run/rollouts").iterdir())) == 4 and sorted(seen) == sorted([*range(24)] * 3)
 
 
+def test_a_second_stage_is_a_run_of_its_own_and_resumes_as_such(job, train, begun, metrics_of):
+    """Other data and another starting model under the same name; the third starts from the second."""
+    begun(*GRPO, *ONE)
+    first = files_in("run/global_step_1")
+    stages = {}
+    for number, (start, steps) in enumerate((("run", TWO), ("run-2", ONE)), 2):
+        write_parquet(arithmetic.rows("train", 8, seed=number), f"{number}.parquet")
+        model = f"actor_rollout_ref.model.path={start}/global_step_1"
+        stages[number] = [*GRPO, *steps, f"data.train_files={number}.parquet", model]
+        train(*stages[number])
+    assert files_in("run/global_step_1") == first and not Path("run/previous-1").exists()
+    assert [len(metrics_of(run)) for run in ("run", "run-2", "run-3")] == [1, 2, 1]
+    whole = metrics_of("run-2")
+    Path("run-2/global_step_2/manifest.json").unlink()  # killed after its first step
+    train(*stages[2])
+    assert [event["step"] for event in events("resume", "run-2")] == [1] and metrics_of("run-2") == whole
+    setup.prepare(loaded := load_ppo([*job, *stages[2]]))
+    (notice,) = [notice for notice in loaded.notices if "holds a run on other data.train_files" in notice]
+    assert notice.startswith("run holds") and "folder of this run is run-2; trainer.experiment_name names" in notice
+    assert loaded.given["trainer.experiment_name"] == "run-2"
+
+
+def test_a_run_resumes_with_rows_that_were_added(train, begun, metrics_of, caplog):
+    begun(*GRPO, *ONE)
+    write_parquet(arithmetic.rows("train", 8, seed=7), "more.parquet")
+    more = "data.train_files=[train.parquet,more.parquet]"
+    train(*GRPO, *TWO, more)
+    assert len(metrics_of("run")) == 2 and "rows of data.train_files: 12 → 20, drawn in another order" in caplog.text
+    with pytest.raises(CheckpointError, match=r"rows of data\.train_files=20, and this run has 8.*experiment_name="):
+        train(*GRPO, *TWO, "data.train_files=more.parquet")
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
         ([*GRPO, "data.train_batch_size=2"], r"saved with data\.train_batch_size=4, and this run has 2"),
-        ([*GRPO, "data.seed=9"], r"saved with data\.seed=1, and this run has 9.*default_local_dir=.*path=run/gl"),
+        (
+            [*GRPO, "data.seed=9"],
+            r"saved with data\.seed=1, and this run has 9.*path=run/gl\S+ trainer\.experiment_name=",
+        ),
         ([*GRPO, "data.augment.enable=true"], r"saved with data\.augment\.enable=None, and this run has True"),
-        (PPO, "has no critic.*default_local_dir=.* actor_rollout_ref.model.path="),
+        (PPO, r"has no critic.*actor_rollout_ref\.model\.path=\S+ trainer\.experiment_name="),
     ],
     ids=["other batches", "another order", "augmentation", "no critic"],
 )
@@ -86,13 +127,23 @@ def test_keys_that_changed_since_the_checkpoint_are_named(train, begun, caplog, 
     train(*GRPO, *TWO, "actor_rollout_ref.actor.optim.lr=1e-4")
     assert "changed since that checkpoint: actor_rollout_ref.actor.optim.lr: 0.001 → 0.0001" in caplog.text
     assert "data.train_batch_size:" not in caplog.text and "checkpointing: " not in caplog.text
+    assert "contents of" not in caplog.text
+
+
+@pytest.mark.parametrize("keys", [[], [f"{FUNCTIONS}.one.path=reward.py", f"{FUNCTIONS}.one.name=compute_score"]])
+def test_a_reward_file_that_was_edited_since_the_checkpoint_is_named(train, begun, reward, caplog, keys):
+    keys = [*GRPO, *keys, "custom_reward_function.path=null"] if keys else GRPO
+    begun(*keys, *ONE)
+    reward("return float(len(solution_str) % 2)")
+    train(*keys, *TWO)
+    assert re.search("changed since that checkpoint: contents of reward.py: [0-9a-f]{12} → [0-9a-f]{12}", caplog.text)
 
 
 @pytest.mark.parametrize("path", ["run/global_step_1", "run"])
 def test_a_run_that_starts_from_scratch_does_not_move_its_inputs(train, begun, path):
     begun(*GRPO, *ONE)
     from_there = [*GRPO, *TWO, "trainer.resume_mode=disable", f"actor_rollout_ref.model.path={path}"]
-    with pytest.raises(ConfigError, match=rf"model.path={path} was left by an earlier run in .*default_local_dir="):
+    with pytest.raises(ConfigError, match=rf"model.path={path} was left by an earlier run in .*experiment_name="):
         train(*from_there)
     assert Path("run/global_step_1").is_dir() and not Path("run/previous-1").exists()
     train(*from_there, "trainer.default_local_dir=other")

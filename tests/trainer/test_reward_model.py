@@ -113,6 +113,17 @@ def test_rows_choose_rule_model_or_both(train, on, judge, metrics_of):
     assert "timing_s/reward_model" in jsonl("run/metrics.jsonl")[0]
 
 
+def test_without_a_style_that_names_it_the_model_alone_scores_all_rows(train, on, judge, metrics_of, caplog):
+    write_rows("train.parquet", ["rule"] * 12, sources=("chat",))  # which no rule scores
+    write_rows("test.parquet", ["rule"] * 4, "test", sources=("burnish/arithmetic", "chat"))
+    with caplog.at_level(logging.INFO):
+        train(GRPO[0], GRPO[1], *on, "custom_reward_function.path=null", "trainer.total_training_steps=1")
+    rows, line = rollouts(1), metrics_of("run")[-1]
+    assert [row["score"] for row in rows] == pytest.approx(by_hand(judge, rows), abs=1e-5)
+    assert "the reward model alone scores all 12 rows, and 2 rows of validation that no rule can score" in caplog.text
+    assert {"val-core/burnish/arithmetic/acc/mean@1", "val-core/chat/rm_score/mean@1"} <= line.keys()
+
+
 @pytest.mark.parametrize("start", ["policy", "judge"])
 def test_ppo_with_critic_and_reference_trains(train, reward, tmp_path, tiny_model, metrics_of, start):
     """The whole picture of RLHF, with a critic that starts from the policy or from the reward model."""
@@ -166,7 +177,7 @@ def test_the_models_score_is_a_named_part_for_gdpo(train, on):
 
 def test_prime_learns_from_the_rules_outcome_and_has_no_use_for_a_models_scores(build_trainer, on, reward):
     write_rows("train.parquet", ["rule", "model"] * 6)
-    with pytest.raises(DataError, match=r"train\.parquet.*row 1.*PRIME\), which learns from the outcomes of rules"):
+    with pytest.raises(DataError, match=r"train\.parquet.*row 1.*PRIME\) learns from the outcomes of rules"):
         build_trainer("algorithm.adv_estimator=prime", *GRPO[1:], *on)
     reward("return float(len(set(solution_str)) % 2)")
     write_rows("train.parquet", ["rule", "both"] * 6)

@@ -11,6 +11,8 @@ import pytest
 from burnish.config.load import load_ppo
 from burnish.controller import Role
 from burnish.controller.local import LocalWorkerGroup
+from burnish.data.files import write_parquet
+from burnish.data.tasks import arithmetic
 from burnish.errors import CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
 from burnish.trainer import setup
@@ -43,6 +45,13 @@ def test_what_is_wrong_with_a_model_is_reported_with_its_key(load, role, tmp_pat
     setup.prepare(loaded)
     with pytest.raises(ModelError, match=rf"^{role}\.model\.path: .*no weights"):
         setup.build(loaded.config)
+
+
+def test_a_batch_has_no_more_prompts_than_there_are_rows(job):
+    loaded = load_ppo([*job, "data.train_batch_size=100"])
+    rows, _ = setup.prepare(loaded)
+    assert loaded.config.data.train_batch_size == rows == 12
+    assert "data.train_batch_size=12, not 100: there are 12 rows to train on" in loaded.notices
 
 
 @roles
@@ -131,12 +140,30 @@ def test_one_process_is_built_without_ray(job, reward):
     assert done.stdout.startswith("LocalWorkerGroup False {'global_pool': ResourcePool([1], "), done.stderr
 
 
+@pytest.mark.parametrize(("parameter", "warns"), [("ground_truth", True), ("ground_truth=None", False)])
+def test_rows_without_the_ground_truth_of_a_custom_function_are_counted(job, reward, caplog, parameter, warns):
+    rows = arithmetic.rows("train", 12, seed=0)
+    for row in rows[3:]:
+        row["extra_info"]["answer"] = row["reward_model"].pop("ground_truth")
+    write_parquet(rows, "train.parquet")
+    Path("reward.py").write_text(f"def compute_score(solution_str, {parameter}): return 0.0")
+    loaded = load_ppo([*job, "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2"])
+    setup.prepare(loaded)
+    setup.build(loaded.config).close()
+    said = "data.train_files: compute_score of reward.py gets None as ground_truth: 9 of 12 rows have no "
+    said += "reward_model.ground_truth; extra_info.answer looks like one: copy it there"
+    assert (said in caplog.text) == warns and "data.val_files: compute" not in caplog.text
+
+
 def test_several_processes_are_rays_and_agent_loops_run_on_cpus(job, reward, cluster):
-    loaded = load_ppo([*job, *CLUSTER, "trainer.worker_timeout=7", "trainer.ray_wait_register_center_timeout=9"])
+    Path("own.py").write_text("")
+    keys = ["trainer.worker_timeout=7", "trainer.ray_wait_register_center_timeout=9"]
+    loaded = load_ppo([*job, *CLUSTER, *keys, "actor_rollout_ref.model.external_lib=own.py"])
     setup.prepare(loaded)
     trainer = setup.build(loaded.config)
     (how,) = cluster.connected
     assert how.pop("ray_init") is loaded.config.ray_init
+    assert how.pop("libraries") == {"actor_rollout_ref.model.external_lib": "own.py"}
     assert how == {"processes": 4, "logs": Path("run/logs"), "deadline_s": 7, "start_deadline_s": 9, "run": Path("run")}
     manager = trainer.resource_pool_manager
     assert {name: pool.process_on_nodes for name, pool in manager.pools.items()} == {"global_pool": [2], "agents": [2]}

@@ -19,8 +19,8 @@ from burnish.trainer.checkpoint import CheckpointStore
 from burnish.trainer.rm_trainer import main as rm
 from burnish.trainer.sft import NextTokens
 from burnish.trainer.sft_trainer import main as sft
-from burnish.trainer.supervised import tokens_per_pass
-from tests.trainer.conftest import CONVERSATIONS, without_times
+from burnish.trainer.supervised import EXAMPLES, tokens_per_pass
+from tests.trainer.conftest import CONVERSATIONS, jsonl, without_times
 from tests.trainer.tampering import seal
 
 EACH = pytest.mark.parametrize("command", ["sft", "rm"])
@@ -72,6 +72,16 @@ def test_a_run_from_scratch_does_not_move_its_model(run):
     with pytest.raises(ConfigError, match=r"model.path=\S+global_step_1 was left by an earlier run in"):
         run("sft", f"model.path={folder / 'global_step_1'}", "trainer.resume_mode=disable")
     assert (folder / "global_step_1").is_dir()
+
+
+@EACH
+def test_a_second_stage_has_its_own_folder_and_added_examples_do_not(run, world, tmp_path, caplog, command):
+    folder, _ = run(command, "trainer.total_training_steps=1")
+    other = f"data.train_files={shutil.copy(world / 'val.parquet', tmp_path / 'other.parquet')}"
+    _, first = run(command, other, f"model.path={folder / 'global_step_1'}", "trainer.total_training_steps=2")
+    assert len(first) == 1 and len(jsonl(tmp_path / "run-2/metrics.jsonl")) == 2
+    _, longer = run(command, "data.train_files=[" + f"{world / 'train.parquet'},{world / 'val.parquet'}]")
+    assert len(longer) == 4 and f"{EXAMPLES}: 7 → 10, drawn in another order" in caplog.text
 
 
 @EACH
@@ -155,6 +165,8 @@ def test_plan_explains_and_trains_nothing(run, tmp_path, capsys, command):
     assert ["steps", "in", "all", "15"] in said and ["steps", "per", "epoch", "3"] in said
     holds = ["16384", "tokens"] if command == "sft" else ["64", "pairs"]
     assert ["one", "pass", "holds", "at", "most", *holds] in said
+    assert run(command, "data.train_batch_size=100", "--plan") is None
+    assert [kind, "per", "step", "7"] in [line.split() for line in capsys.readouterr().out.splitlines()]
     assert not (tmp_path / "run").exists()
 
 

@@ -21,6 +21,10 @@ class BaseInteraction(ABC):
     def __init__(self, config: Mapping[str, Any]):
         self.config = config
 
+    def check_row(self, **kwargs: Any) -> None:  # noqa: B027 (most take any row)
+        """Raise a DataError that names the field where a row's `interaction_kwargs` cannot be used. Every row is asked
+        before a model is loaded."""
+
     async def start_interaction(self, instance_id: str | None = None, **kwargs: Any) -> str:
         """Begin a trajectory, whose id is returned; `kwargs` are the row's `interaction_kwargs`."""
         return instance_id or uuid4().hex

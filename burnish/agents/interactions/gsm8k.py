@@ -11,7 +11,7 @@ from typing import Any
 
 from burnish.agents.interactions import BaseInteraction
 from burnish.data.chat import Message
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, DataError
 from burnish.rewards.scores import gsm8k
 
 PRAISE = "That is right, well done."
@@ -42,12 +42,19 @@ class Gsm8kInteraction(BaseInteraction):
             raise ConfigError(f"config.method={self._method!r}: write strict or flexible")
         self._trajectories: dict[str, _Attempts] = {}
 
+    def check_row(self, ground_truth: Any = None, **kwargs: Any) -> None:
+        try:
+            gsm8k.check(ground_truth, {})
+        except ValueError as error:
+            raise DataError(
+                f"interaction_kwargs.ground_truth={ground_truth!r:.200}: the gsm8k interaction needs the answer, a "
+                "number"
+            ) from error
+
     async def start_interaction(
         self, instance_id: str | None = None, ground_truth: Any = None, query: str = "", **kwargs: Any
     ) -> str:
-        if ground_truth is None:
-            raise ValueError("the row's interaction_kwargs have no ground_truth")
-        gsm8k.check(ground_truth, {})
+        self.check_row(ground_truth)
         instance_id = await super().start_interaction(instance_id)
         self._trajectories[instance_id] = _Attempts(ground_truth, query)
         return instance_id

@@ -1,9 +1,11 @@
 """The interactions of a run, by name: the built-in ones, and those of `multi_turn.interaction_config_path`.
 
 The YAML file has `interaction: [{name, class_name, config}]`. `class_name` is looked for as in targets.py; without it
-the entry is the built-in one of that name with another `config`. An entry may replace a built-in one.
+the entry is the built-in one of that name with another `config`. Without a `name`, MyInteraction is `my`. An entry may
+replace a built-in one.
 """
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +28,9 @@ def load_interactions(path: str | None) -> dict[str, BaseInteraction]:
         raise ConfigError(f"{KEY}={path}: expected `interaction:` and a list of entries with name and class_name")
     for position, entry in enumerate(entries):
         where = f"{KEY}={path}, entry {position}"
+        if isinstance(entry, dict) and "name" not in entry and isinstance(entry.get("class_name"), str):
+            cls_name = re.split(r"[.:]", entry["class_name"])[-1]
+            entry = {"name": cls_name.removesuffix("Interaction").lower(), **entry}
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
             raise ConfigError(f"{where}: an entry needs a name and a class_name, got {entry!r:.200}")
         check_keys(entry, ("name", "class_name", "config"), where)

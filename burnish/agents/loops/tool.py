@@ -99,7 +99,7 @@ class ToolAgentLoop(AgentLoopBase):
     call_format: str | None = None  # of the loop itself, before that of the row and of the configuration
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        limits = self.environment.settings.multi_turn
+        limits = self.limits = self.environment.limits_of(row)
         tools = self.environment.tools_of(row)
         protocol = make_protocol(self.environment, self.call_format or self.environment.call_format(row), tools)
         messages, shown = protocol.opening(row["messages"])
@@ -139,7 +139,7 @@ class ToolAgentLoop(AgentLoopBase):
         messages: list[Message],
         sampling_params: dict[str, Any],
     ) -> None:
-        limits = self.environment.settings.multi_turn
+        limits = self.limits
         stops = (*sampling_params.get("stop", ()), *protocol.stops)
         while True:
             completion = await transcript.sample(sampling_params, stop=stops)
@@ -171,7 +171,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def answer(self, parsed: Parsed, session: ToolSession) -> list[Message]:
         """Results of the calls, which run at the same time, in their order; then the reasons of malformed ones."""
-        limits = self.environment.settings.multi_turn
+        limits = self.limits
         left = len(parsed.calls) if limits.max_tool_calls is None else limits.max_tool_calls - int(self.counts["calls"])
         allowed = max(min(left, limits.max_parallel_calls), 0)
         try:
@@ -207,7 +207,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     def shown(self, text: str) -> str:
         """Text of a tool as the policy may read it: harmless, and not too long."""
-        limits = self.environment.settings.multi_turn
+        limits = self.limits
         side: Any = limits.tool_response_truncate_side
         cut, was_cut = self.environment.observations.cut(text, limits.max_tool_response_length, side)
         self.counts["cut"] += was_cut

@@ -1,5 +1,6 @@
 """`@function_tool`: a typed Python function is a tool, and its schema comes from its signature and docstring.
 
+It returns text or what has a JSON form, also with a reward and metrics: `(text, reward)`, `(text, reward, metrics)`.
 An `async def` runs on the event loop, a plain `def` in its own thread; one that still runs when its time is up cannot
 be ended and is left behind. Exceptions end the trajectory, except ToolError and those in `observes`, whose text the
 model is shown. A function that cannot be a tool is a ConfigError that names the parameter.
@@ -59,14 +60,17 @@ class FunctionTool(BaseTool):
                 result = await result if inspect.isawaitable(result) else result
         except self.observes as error:
             raise ToolError(str(error) or type(error).__name__) from error
+        reward, metrics = 0.0, {}
+        if isinstance(result, tuple) and len(result) in (2, 3) and isinstance(result[0], str | dict | ToolResponse):
+            result, reward, metrics = (*result, {})[:3]
         if isinstance(result, ToolResponse):
-            return result, 0.0, {}
+            return result, reward, metrics
         try:
             text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
         except (TypeError, ValueError) as error:
             kind = type(result).__name__
             raise TypeError(f"{self.name} returned a {kind} that is neither text nor JSON: {error}") from error
-        return ToolResponse(text), 0.0, {}
+        return ToolResponse(text), reward, metrics
 
 
 def function_tool(

@@ -1,4 +1,5 @@
-"""The tools of a run by name: those of the YAML file `multi_turn.tool_config_path`, or else the built-in ones.
+"""The tools of a run by name: those of the YAML file `multi_turn.tool_config_path` and the functions with
+`@function_tool` of the Python file `multi_turn.function_tool_path`, or without either the built-in ones.
 
 An entry is short (`{name: calculator}`: a built-in tool, perhaps in other words), long (`{class_name: my_tools.py:Dice,
 config, tool_schema}`) or of MCP servers (mcp.py). A class is made with (config, tool_schema), and with the run's
@@ -16,12 +17,13 @@ from burnish.agents.tools.function import FunctionTool
 from burnish.agents.tools.schema import check_agreement, check_schema, parameters_of
 from burnish.config.reward import SandboxConfig
 from burnish.errors import ConfigError
-from burnish.user_code import listed, load_target, nearest
+from burnish.user_code import listed, load_module, load_target, nearest
 
 if TYPE_CHECKING:
     from burnish.search.client import RetrieverClient
 
 KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
+FUNCTIONS_KEY = "actor_rollout_ref.rollout.multi_turn.function_tool_path"
 BUILT_IN = {  # each with a SCHEMA
     "calculator": "burnish.agents.tools.calculator.CalculatorTool",
     "python": "burnish.agents.tools.python.PythonTool",
@@ -37,14 +39,37 @@ Parts = Mapping[str, Any]  # of the run, that a tool's constructor may ask for
 
 
 def load_tools(
-    path: str | None, *, retriever: "Callable[[], RetrieverClient]", sandbox: SandboxConfig
+    path: str | None,
+    functions: str | None = None,
+    *,
+    retriever: "Callable[[], RetrieverClient]",
+    sandbox: SandboxConfig,
 ) -> dict[str, BaseTool]:
     """By name. Without a file, all built-in tools, which rows may name."""
     parts = {"retriever": retriever, "sandbox": sandbox}
-    if path is None:
+    found = {} if path is None else _load_entries(path, parts)
+    for tool in _load_functions(functions) if functions else ():
+        if tool.name in found:
+            raise ConfigError(
+                f"{FUNCTIONS_KEY}={functions}: the name {tool.name} is taken by another tool; give each its own"
+            )
+        found[tool.name] = tool
+    if path is None and functions is None:
         return {
             name: _made(load_target(target, name), {}, None, parts, f"tool {name}") for name, target in BUILT_IN.items()
         }
+    return found
+
+
+def _load_functions(path: str) -> list[FunctionTool]:
+    about = f"{FUNCTIONS_KEY}={path}"
+    tools = [value for value in vars(load_module(path, about)).values() if isinstance(value, FunctionTool)]
+    if not tools:
+        raise ConfigError(f"{about}: it has no function tool; put @function_tool above its functions")
+    return tools
+
+
+def _load_entries(path: str, parts: Parts) -> dict[str, BaseTool]:
     content = read_yaml(path, KEY)
     entries = content.get("tools") if isinstance(content, dict) else None
     if not isinstance(entries, list) or not entries:
@@ -141,10 +166,6 @@ def _made(
     cls: type[BaseTool], config: dict[str, Any], schema: dict[str, Any] | None, parts: Parts, about: str
 ) -> BaseTool:
     own = getattr(cls, "SCHEMA", None)
-    if schema is None and own is None:
-        raise ConfigError(
-            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so set the schema to show the model"
-        )
     if own is not None:
         own = check_schema(own, f"{about}: SCHEMA of {cls.__name__}")
         if schema is not None and parameters_of(schema) != parameters_of(own):
@@ -155,4 +176,10 @@ def _made(
         taken = inspect.signature(cls).parameters
         return cls(config, shown, **{name: part for name, part in parts.items() if name in taken})
 
-    return made(make, about, failed)
+    tool = made(make, about, failed)
+    if not getattr(tool, "tool_schema", None):  # a constructor may set its own
+        raise ConfigError(
+            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so set the schema to show the model"
+        )
+    tool.tool_schema = check_schema(tool.tool_schema, about)
+    return tool

@@ -3,8 +3,8 @@
     a_i = Σ_k w_k (R_ik - mean_gk) / (std_gk + ε)      for the parts k = `algorithm.gdpo_reward_keys`
     A_i = (a_i - mean) / sqrt(var + 1e-8)              over the batch, on every policy token of sample i
 
-The parts are numbers that the reward function returns next to the score; the weights w are
-`algorithm.gdpo_reward_weights`, 1 each by default. Without keys there is one part, the score. With
+The parts are numbers that the reward function returns next to the score, or several functions with a weight each; the
+weights w are `algorithm.gdpo_reward_weights`, 1 each by default. Without keys there is one part, the score. With
 `algorithm.norm_adv_by_std_in_grpo=False` the first division is left out. Returns are the advantages.
 
 Paper: GDPO, Group reward-Decoupled Normalization Policy Optimization (Liu et al. 2026, arXiv:2601.05242).

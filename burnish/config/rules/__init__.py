@@ -14,6 +14,12 @@ def fill(section: Any, **values: Any) -> None:
             setattr(section, name, value)
 
 
+def at_default(section: Any, name: str) -> bool:
+    """Whether a key has its default, which a recipe that lists every key sets too: it asks for nothing, so it may give
+    way to another key. Not for lists, mappings, or defaults that differ by section."""
+    return bool(getattr(section, name) == getattr(type(section), name))
+
+
 @dataclass
 class Given:
     """The keys that a user or recipe set, the algorithm's needs, and the notices of the rules for the user."""

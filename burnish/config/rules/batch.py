@@ -1,7 +1,10 @@
 """Batch sizes: responses per prompt, prompts per step, round and optimiser step, and what follows the actor's."""
 
+import math
+
+from burnish.config.key import read, write
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import Given, fill
+from burnish.config.rules import Given, at_default, fill
 from burnish.errors import ConfigError
 
 N, N_AGENT = "actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.n_agent"
@@ -38,7 +41,9 @@ def group_size(config: PPOConfig, given: Given) -> None:
 
 def mini_batches(config: PPOConfig, given: Given) -> None:
     data, actor, critic = config.data, config.actor_rollout_ref.actor, config.critic
-    if MINI not in given and actor.ppo_mini_batch_size > data.train_batch_size:
+    if at_default(actor, "ppo_mini_batch_size") and actor.ppo_mini_batch_size > data.train_batch_size:
+        if critic.ppo_mini_batch_size == actor.ppo_mini_batch_size:  # as where a recipe refers to the actor's
+            critic.ppo_mini_batch_size = None  # type: ignore[assignment]
         actor.ppo_mini_batch_size = data.train_batch_size
         given.say(f"{MINI}={data.train_batch_size}: the whole of {TRAIN}")
     fill(critic, ppo_mini_batch_size=actor.ppo_mini_batch_size)
@@ -48,7 +53,8 @@ def mini_batches(config: PPOConfig, given: Given) -> None:
 
 
 def _generation_rounds(config: PPOConfig, given: Given) -> None:
-    """Rounds of another size than the batch, and all of `algorithm.filter_groups`, are for dropping groups."""
+    """Rounds of another size than the batch, and all of `algorithm.filter_groups`, are for dropping groups. Runs after
+    the KL terms are known."""
     data, filters = config.data, config.algorithm.filter_groups
     fill(data, gen_batch_size=data.train_batch_size)
     if not filters.enable:
@@ -65,15 +71,33 @@ def _generation_rounds(config: PPOConfig, given: Given) -> None:
             f"{FILTER}.max_num_gen_batches={most} rounds of {GEN}={data.gen_batch_size} prompts never fill {TRAIN}="
             f"{data.train_batch_size}; raise one of them, or set max_num_gen_batches=0 for no limit"
         )
-    # A coefficient that was set switches the term on, see loss.kl_terms.
-    kl = config.algorithm.use_kl_in_reward or (
-        "algorithm.kl_ctrl.kl_coef" in given and config.algorithm.kl_ctrl.kl_coef
-    )
-    if filters.metric == "seq_final_reward" and kl:
+    if filters.metric == "seq_final_reward" and config.algorithm.use_kl_in_reward:
         raise ConfigError(
             f"{FILTER}.metric=seq_final_reward with a KL term in the reward: groups are chosen before the KL is known; "
             f"set {FILTER}.metric=seq_reward, which leaves it out, or acc"
         )
+
+
+def fit_to_rows(config: PPOConfig, rows: int) -> list[str]:
+    """Reduce a batch of more prompts than there are rows, to a multiple of the mini-batches where they fit; returns
+    notices. Runs once the files are known. Nothing is reduced where a user's class makes the rows, or where rows are
+    added while training."""
+    data, asked = config.data, config.data.train_batch_size
+    if asked <= rows or data.custom_cls.path or data.augment.enable:
+        return []
+    minis = [MINI]
+    minis += ["critic.ppo_mini_batch_size"] if config.critic.enable else []
+    minis += ["process_reward.mini_batch_size"] if config.process_reward.enable else []
+    whole = math.lcm(*(read(config, name) for name in minis))
+    data.train_batch_size = size = rows - rows % whole if whole <= rows else rows
+    if data.gen_batch_size == asked:
+        data.gen_batch_size = size
+    notices = [f"{TRAIN}={size}, not {asked}: there are {rows} rows to train on"]
+    for name in minis:
+        if size % read(config, name):
+            write(config, name, size)
+            notices.append(f"{name}={size}: the whole of {TRAIN}")
+    return notices
 
 
 def check_divides(total: int, key: str, size: int, given: Given) -> None:

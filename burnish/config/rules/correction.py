@@ -5,7 +5,7 @@ from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.bounds import SECTION, rejections, weight_bounds
 from burnish.config.engines import engine_spec
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import Given
+from burnish.config.rules import Given, at_default
 from burnish.config.values import show
 from burnish.errors import ConfigError, NotAvailable
 
@@ -100,7 +100,7 @@ def _switch_on(section: RolloutCorrectionConfig, given: Given) -> None:
         if not chosen or section.mode in CORRECTING:
             continue
         asked = f"{SECTION}.{name}={show(chosen)}"
-        if MODE in given:
+        if not at_default(section, "mode"):
             raise ConfigError(
                 f"{asked} with {MODE}={section.mode}: the correction would do nothing; drop one of the two"
             )
@@ -119,7 +119,7 @@ def _loss(config: PPOConfig, given: Given) -> None:
             f"{LOSS_TYPE}={section.loss_type} says which loss {BYPASS} has, and that is off; set it to true, or choose "
             f"the loss with {LOSS_MODE}={loss}"
         )
-    if LOSS_MODE in given and policy_loss.loss_mode != loss:
+    if policy_loss.loss_mode != loss and not at_default(policy_loss, "loss_mode"):
         raise ConfigError(
             f"{LOSS_TYPE}={section.loss_type} means {LOSS_MODE}={loss}, and that is set to "
             f"{policy_loss.loss_mode}; keep one"

@@ -6,7 +6,7 @@ from typing import Any
 from burnish.config.actor import LOSSES, OWN_AGGREGATION, USED_BY_LOSS
 from burnish.config.algorithm import ESTIMATORS, USED_BY
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import Given, fill
+from burnish.config.rules import Given, at_default, fill
 from burnish.errors import ConfigError
 
 ACTOR = "actor_rollout_ref.actor"
@@ -16,8 +16,8 @@ def kl_terms(config: PPOConfig, given: Given) -> None:
     """A KL coefficient that was set switches its term on; with the term explicitly off it is an error. Keys that the
     switches of the algorithm leave unread, those of PF-PPO too, are reported."""
     algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
-    _switch(given, algorithm, "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef", algorithm.kl_ctrl.kl_coef)
-    _switch(given, actor, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", actor.kl_loss_coef)
+    _switch(given, algorithm, "algorithm.use_kl_in_reward", algorithm.kl_ctrl, "algorithm.kl_ctrl.kl_coef")
+    _switch(given, actor, f"{ACTOR}.use_kl_loss", actor, f"{ACTOR}.kl_loss_coef")
     if not algorithm.use_kl_in_reward:
         given.unused("there is no KL term in the reward", "algorithm.kl_penalty", *given.below("algorithm.kl_ctrl"))
     if not actor.use_kl_loss:
@@ -32,11 +32,14 @@ def kl_terms(config: PPOConfig, given: Given) -> None:
         given.unused(f"{kl}.type is fixed", f"{kl}.target_kl", f"{kl}.horizon")
 
 
-def _switch(given: Given, section: Any, switch: str, coefficient: str, value: float) -> None:
-    name = switch.rpartition(".")[2]
+def _switch(given: Given, section: Any, switch: str, holder: Any, coefficient: str) -> None:
+    name, key = switch.rpartition(".")[2], coefficient.rpartition(".")[2]
+    value = getattr(holder, key)
     if coefficient not in given or value == 0 or getattr(section, name):
         return
     if switch in given:
+        if at_default(holder, key):
+            return
         raise ConfigError(
             f"{coefficient}={value:g} with {switch}=false: the coefficient would do nothing; drop one of the two"
         )
@@ -62,6 +65,10 @@ def estimator_keys(config: PPOConfig, given: Given) -> None:
         given.unused(f"algorithm.adv_estimator={chosen} does not read it", *unused)
     if not given.needs.reward_components:
         return
+    if functions := config.custom_reward_function.functions:
+        fill(algorithm, gdpo_reward_keys=list(functions))
+        if algorithm.gdpo_reward_keys == list(functions):
+            fill(algorithm, gdpo_reward_weights=[function["weight"] for function in functions.values()])
     names, weights = algorithm.gdpo_reward_keys, algorithm.gdpo_reward_weights
     if not names:
         if weights:

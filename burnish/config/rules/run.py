@@ -12,7 +12,7 @@ from burnish.config.generation import EvalConfig, GenerationConfig
 from burnish.config.key import keys_of, read, write
 from burnish.config.optim import OptimConfig
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import Given, fill
+from burnish.config.rules import Given, at_default, fill
 from burnish.config.trainer import RunConfig
 from burnish.config.values import show
 from burnish.errors import ConfigError
@@ -86,7 +86,7 @@ def trainer(section: RunConfig, has_validation: bool, given: Given) -> None:
     if (section.test_freq or 0) > 0 and not has_validation:
         given.say("no validation: data.val_files is not set (trainer.test_freq has no effect)")
     if section.resume_from_path and section.resume_mode != "resume_path":
-        if "trainer.resume_mode" in given:
+        if not at_default(section, "resume_mode"):
             raise ConfigError(
                 f"trainer.resume_from_path={section.resume_from_path} with trainer.resume_mode={section.resume_mode}: "
                 "use trainer.resume_mode=resume_path"

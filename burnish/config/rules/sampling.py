@@ -8,7 +8,7 @@ from burnish.config.bounds import SECTION as CORRECTION
 from burnish.config.generation import GenerationConfig
 from burnish.config.ppo import PPOConfig
 from burnish.config.rollout import BaseRolloutConfig
-from burnish.config.rules import Given
+from burnish.config.rules import Given, at_default
 from burnish.config.rules.correction import CORRECTING
 from burnish.errors import ConfigError
 
@@ -25,7 +25,7 @@ def lengths(config: PPOConfig, given: Given) -> None:
         ours, theirs = f"data.max_{short}", f"{ROLLOUT}.{short}"
         mine, other = getattr(data, f"max_{short}"), getattr(rollout, short)
         if other is not None and other != mine:
-            if ours in given:
+            if not at_default(data, f"max_{short}"):
                 raise ConfigError(f"{ours}={mine} and {theirs}={other} are the same thing; keep one")
             setattr(data, f"max_{short}", other)
             given.say(f"{ours}={other}, from {theirs}")
@@ -83,8 +83,6 @@ def sampling(config: PPOConfig, given: Given) -> None:
     val = rollout.val_kwargs
     val.top_k = val.top_k or -1
     if val.do_sample and val.temperature == 0:
-        if f"{VAL}.temperature" in given:
-            raise ConfigError(f"{VAL}.temperature=0 with {VAL}.do_sample=true: sampling needs more than 0")
         val.temperature = rollout.temperature
         given.say(f"{VAL}.temperature={rollout.temperature:g}, as in training, because {VAL}.do_sample=true")
     if not val.do_sample and val.n > 1:
@@ -97,12 +95,15 @@ def generation(config: GenerationConfig, given: Given) -> None:
     """Of `burnish generate`. Temperature 0 and `do_sample=false` both take the likeliest token, which gives one
     response."""
     rollout, n = config.rollout, config.data.n_samples
+    if rollout.n not in (1, n):
+        raise ConfigError(
+            f"rollout.n={rollout.n}: responses per prompt are data.n_samples here; use data.n_samples={rollout.n} "
+            "(burnish ppo: actor_rollout_ref.rollout.n)"
+        )
     limits = {f"rollout.{name}": getattr(rollout, name) for name in ("prompt_length", "response_length")}
     _check_context("rollout", rollout.max_model_len, limits)
     rollout.top_k = rollout.top_k or -1
     if rollout.do_sample and rollout.temperature == 0:
-        if "rollout.do_sample" in given:
-            raise ConfigError("rollout.temperature=0 with rollout.do_sample=true: sampling needs more than 0; drop one")
         rollout.do_sample = False
         given.say("rollout.do_sample=false, because rollout.temperature=0")
     if rollout.do_sample:
@@ -131,20 +132,16 @@ def agents(config: PPOConfig, given: Given) -> None:
     default_loop(rollout, ROLLOUT, given, do_search=config.do_search)
     if config.actor_rollout_ref.actor.state_masking:
         return
-    correction, log_probs, reader = config.algorithm.rollout_correction, f"{ROLLOUT}.calculate_log_probs", ""
+    correction = config.algorithm.rollout_correction
     if correction.rollout_is or correction.rollout_rs or correction.bypass_mode or correction.mode in CORRECTING:
-        reader = f"the keys of {CORRECTION}, which reads them"
-    elif rollout.calculate_log_probs and log_probs in given:
-        reader = f"{log_probs}=true"
-    if reader:
         raise ConfigError(
             f"{STATE_MASKING}=false trains on text that the rollout engine did not sample, for which there are no "
-            f"rollout log-probs; leave out {reader}"
+            f"rollout log-probs; leave out the keys of {CORRECTION}, which reads them"
         )
     rollout.calculate_log_probs = False
     given.say(
         f"warning: {STATE_MASKING}=false: what was retrieved and what tools said is trained on as if the policy had "
-        f"written it; {log_probs}=false with it"
+        f"written it; {ROLLOUT}.calculate_log_probs=false with it"
     )
 
 
@@ -153,10 +150,11 @@ def default_loop(rollout: BaseRolloutConfig, section: str, given: Given, *, do_s
     key, enable = f"{section}.agent.default_agent_loop", f"{section}.multi_turn.enable"
     asked = {"do_search": "search_agent"} if do_search else {}
     asked |= {enable: "tool_agent"} if rollout.multi_turn.enable else {}
-    if len(asked) > 1 and key not in given:
+    is_open = at_default(rollout.agent, "default_agent_loop")
+    if len(asked) > 1 and is_open:
         raise ConfigError(f"do_search=true and {enable}=true name different agents; keep one of them, or set {key}")
     for switch, loop in asked.items():
-        if key not in given:
+        if is_open:
             rollout.agent.default_agent_loop = loop
             given.say(f"{key}={loop}, because {switch}=true")
         elif rollout.agent.default_agent_loop.removesuffix("_loop") != loop:

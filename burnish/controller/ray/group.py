@@ -156,6 +156,7 @@ def connect(
     deadline_s: float,  # the longest wait for one call
     start_deadline_s: float,  # the longest wait for processes to be placed and started
     run: Path | None = None,  # the run folder, where every process reports what it waits for
+    libraries: Mapping[str, Any] | None = None,  # keys and values of `….external_lib`, which every process imports
 ) -> type[RayWorkerGroup]:
     """Start a Ray on this machine, or join the one at `ray_init.address` (or the one this process already uses)."""
     ours = not ray.is_initialized()
@@ -163,7 +164,9 @@ def connect(
     if ours:
         start_ray(address, ray_init.num_cpus or max(processes, 2))
     folder = logs or Path(tempfile.mkdtemp(prefix="burnish-logs-"))
-    surroundings = Surroundings(str(folder.absolute()), str(run.absolute()) if run else None)
+    surroundings = Surroundings(
+        str(folder.absolute()), str(run.absolute()) if run else None, libraries=dict(libraries or {})
+    )
     cluster = Cluster(
         surroundings,
         deadline_s,

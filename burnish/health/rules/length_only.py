@@ -6,7 +6,7 @@ from burnish.health.rule import WARNING, Finding, Rule
 SCORE, LENGTH, TOGETHER, ACCURACY = (
     "critic/score/mean", "response_length/mean", "response_length/score_correlation", "accuracy",
 )  # fmt: skip
-STEPS, TIED = 10, 0.95
+STEPS, TIED = 10, 0.97
 
 
 def check(history: History) -> Finding | None:
@@ -14,7 +14,7 @@ def check(history: History) -> Finding | None:
     if not tied or sorted(tied)[STEPS // 2] < TIED:
         return None
     scores, lengths = ([value for _, value in history.points(name)] for name in (SCORE, LENGTH))
-    if trend(scores) < 4 or trend(lengths) < 4:
+    if trend(scores) < 3 or trend(lengths) < 3:
         return None
     accuracies = [value for _, value in history.points(ACCURACY)]
     if accuracies and trend(accuracies) > 2:

@@ -21,12 +21,13 @@ def check(history: History) -> Finding | None:
     if fall <= unsure or fall < 0.25 * max(abs(top), top - min(smooth)) or len(smooth) - 1 - peak < WINDOW:
         return None
     step = points[peak + WINDOW - 1][0]
+    start = f"global_step_{history.best}" if history.best else f"a checkpoint before step {step}"
     lr = history.key("actor_rollout_ref.actor.optim.lr", 0.0)
     return Finding(
         BROKEN if now <= first + 0.2 * max(top - first, 0.0) else WARNING,
         f"the mean reward fell from {top:.3g} (up to step {step}) to {now:.3g}",
-        f"start again from a checkpoint before step {step} (trainer.resume_mode=resume_path) with a lower learning "
-        f"rate (actor_rollout_ref.actor.optim.lr from {lr:g} to {lr / 3:.2g}) or a KL term "
+        f"start again from {start} (trainer.resume_mode=resume_path) with a lower learning rate "
+        f"(actor_rollout_ref.actor.optim.lr from {lr:g} to {lr / 3:.2g}) or a KL term "
         "(actor_rollout_ref.actor.use_kl_loss=True)",
     )
 

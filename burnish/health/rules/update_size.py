@@ -1,11 +1,11 @@
 """Updates that are too large or too small: KL, gradient norm, ratio clipping, and a policy that does not move."""
 
-from burnish.health.history import History, mean, trend
+from burnish.health.history import History, has_moved, mean, trend
 from burnish.health.rule import BROKEN, NOTE, WARNING, Finding, Rule
 
 KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
 GRAD, CLIPPED, LR_NOW = "actor/grad_norm", "actor/pg_clipfrac", "actor/lr"
-SCORE, ENTROPY, LENGTH, USEFUL = "critic/score/mean", "rollout/entropy", "response_length/mean", "groups/useful_ratio"
+SCORE, ENTROPY, LENGTH, USEFUL = "critic/score/mean", "response/entropy", "response_length/mean", "groups/useful_ratio"
 LR = "actor_rollout_ref.actor.optim.lr"
 STEPS = 5
 
@@ -69,8 +69,7 @@ def unmoved(history: History) -> Finding | None:
     trained = history.recent(GRAD, 20)
     if len(scores) < 30 or not trained or max(trained) == 0:
         return None
-    moves = {name: trend([value for _, value in history.points(name)]) for name in (SCORE, ENTROPY, LENGTH)}
-    if any(abs(value) > 3 for value in moves.values()):
+    if any(has_moved([value for _, value in history.points(name)]) for name in (SCORE, ENTROPY, LENGTH)):
         return None
     lr = history.key(LR, 0.0)
     return Finding(

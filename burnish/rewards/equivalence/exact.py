@@ -314,7 +314,7 @@ class _Reader:
             if not text[0].isdigit():
                 raise Unreadable("a point is no argument")
             return constant(int(text[0]))
-        if self.kind() in ("letter", "command") and self.next() != "\\frac":
+        if self.kind() in ("letter", "command"):
             return self.atom()
         raise Unreadable("a command without its argument")
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from burnish.rewards.equivalence import exact, forms
 from burnish.rewards.equivalence.exact import read
 from burnish.rewards.equivalence.forms import Form, Matrix, Ratio, Relation, Scalar, SequenceForm, Union, Words
-from burnish.rewards.equivalence.latex import tidy
+from burnish.rewards.equivalence.latex import braced, tidy
 from burnish.rewards.equivalence.units import is_unit, split_unit
 
 DEFAULT_SECONDS = 5.0
@@ -33,7 +33,6 @@ _SPACED_UNIT = re.compile(r"(?<=\d)\s+([msghl])\s*$")
 _MATHEMATICAL = re.compile(r"[A-Za-z0-9\s\\{}()\[\]^_+\-*/=<>|.,:;!&%]*")
 _OVERLOOKED = re.compile(r"__|\\text|\d_")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
-_BARE_FRACTION = re.compile(r"\\frac\s*(\\pi|\d)(?:\s*(\\pi|\d))?")  # \frac\pi2 it does not read
 _COMMAND = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+")
 _CAPITAL = re.compile(r"\\[a-zA-Z]+|[A-Z]")
 
@@ -310,8 +309,7 @@ def _without_units(form: Form) -> str:
         text = form.core
     else:
         text = _TEXT.sub(lambda words: "" if is_unit(words[1]) else words[0], form.text).replace("%", "")
-    braced = _BARE_FRACTION.sub(lambda part: f"\\frac{{{part[1]}}}" + (f"{{{part[2]}}}" if part[2] else ""), text)
-    return braced.replace(";", ", ")
+    return braced(text).replace(";", ", ")
 
 
 def _one_case(text: str) -> bool:

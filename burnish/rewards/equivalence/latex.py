@@ -100,6 +100,45 @@ def tidy(text: str) -> str:
     return text
 
 
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
+
+
+def braced(text: str) -> str:
+    r"""`text` with braces around arguments that TeX takes without: \sqrt[3]2, \frac\pi2, x^\frac12. Malformed text
+    stays as it is. It is read from the right, so that an argument is whole when the command before it is met."""
+    units: list[str] = []  # what follows: characters, groups, and commands with their arguments; the next one last
+
+    def until(end: str) -> str:
+        found = []
+        while units[-1] != end:
+            found.append(units.pop())
+        return "".join(found) + units.pop()
+
+    def argument() -> str:
+        while units[-1].isspace():
+            units.pop()
+        if units[-1][0] != "{" and not units[-1].isalnum() and units[-1][0] != "\\":
+            raise IndexError
+        return units.pop() if units[-1][0] == "{" else f"{{{units.pop()}}}"
+
+    try:
+        for token in reversed(_TOKEN.findall(text)):
+            if token == "{":
+                token += until("}")
+            elif token == "\\frac":
+                token += argument() + argument()
+            elif token == "\\sqrt":
+                if "".join(units[-1:]) == "[":
+                    token += units.pop() + until("]")
+                token += argument()
+            elif token == "^" and "".join(units[-1:]).startswith("\\"):
+                token += argument()
+            units.append(token)
+    except IndexError:  # the text ends too early
+        return text
+    return "".join(reversed(units))
+
+
 def _trimmed(text: str) -> str:
     text = text.strip().lstrip("* ")
     while text and (text[-1].isspace() or (text[-1] in _FINAL and text[-2:-1] != "\\")):

@@ -7,8 +7,8 @@ calls the manager with those rows; any other class is only called, with all rows
 """
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from burnish.config.reward import RewardManagerConfig, RewardModelConfig
 from burnish.errors import ConfigError
@@ -22,13 +22,31 @@ from burnish.waits import waiting
 
 CLOSE_S = 60.0  # for a user's manager to end what it holds
 _NAIVE = "burnish.rewards.managers.naive:NaiveRewardManager"
-#: name → class.
-MANAGERS = {
+#: name → class, or where it is; `register` adds others.
+MANAGERS: dict[str, str | type] = {
     "naive": _NAIVE,
     "batch": "burnish.rewards.managers.batch:BatchRewardManager",
     "prime": _NAIVE,
     "dapo": _NAIVE,
 }
+Manager = TypeVar("Manager", bound=type)
+
+
+def register(name: str) -> Callable[[Manager], Manager]:
+    """Class decorator: `reward_model.reward_manager=name` is this class."""
+
+    def add(cls: Manager) -> Manager:
+        taken = MANAGERS.get(name)
+        if taken is not None and _origin(taken) != _origin(cls):
+            raise ConfigError(f"reward manager {name!r} is already registered ({_origin(taken)}); choose another name")
+        MANAGERS[name] = cls
+        return cls
+
+    return add
+
+
+def _origin(manager: str | type) -> str:
+    return manager if isinstance(manager, str) else f"{manager.__module__}:{manager.__qualname__}"
 
 
 class UserManager:
@@ -74,7 +92,7 @@ def load_manager(
     chosen: RewardManagerConfig, section: RewardModelConfig, tokenizer: Any, num_examine: int, scoring: Scoring
 ) -> RewardManager:
     """The manager of `reward_manager`, else of `reward_model.reward_manager`; a user's one is adapted."""
-    cls, key = _find_manager(chosen, section.reward_manager)
+    cls, key = find_manager(chosen, section.reward_manager)
     arguments = {
         "tokenizer": tokenizer,
         "num_examine": num_examine,
@@ -98,7 +116,7 @@ def load_manager(
     return adapt_manager(cls(**arguments))
 
 
-def _find_manager(chosen: RewardManagerConfig, default: str) -> tuple[Any, str]:
+def find_manager(chosen: RewardManagerConfig, default: str) -> tuple[Any, str]:
     """(class, the key and value that named it)"""
     if chosen.source == "importlib":
         name, keys = chosen.module.name or chosen.name, ("reward_manager.module.path", "reward_manager.module.name")
@@ -109,6 +127,7 @@ def _find_manager(chosen: RewardManagerConfig, default: str) -> tuple[Any, str]:
     if name not in MANAGERS and ":" not in name and "." not in name:
         raise ConfigError(
             f"{key}: no such manager{nearest(name, MANAGERS)} (known: {', '.join(MANAGERS)}; "
-            "your own: package.module:Class or my_manager.py:Class)"
+            "your own: package.module:Class or my_manager.py:Class, or registered with @register)"
         )
-    return load_target(MANAGERS.get(name, name), chosen_by), key
+    found = MANAGERS.get(name, name)
+    return load_target(found, chosen_by) if isinstance(found, str) else found, key

@@ -1,6 +1,7 @@
 """Code: the program in the response has to pass the row's tests, in a sandbox (docs/code-rewards.md). No torch.
 
-1 where it passes all of them, else 0; with `continuous` the share that it passes, of the first 10 where there are more.
+1 where it passes all of them, else 0; with `continuous`, the default of contests' data sources, the share that it
+passes, of the first 10 where there are more.
 `program_in` finds the program, code_tests.py reads the tests, `judge` runs them. Test programs and calls are one
 sandboxed program for the whole row, the harness of `sandbox/harness/`. Tests of standard input and output are one
 program each: the first alone, because most wrong solutions fail it, then a few at a time; output is compared outside
@@ -22,7 +23,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from burnish.config.reward import FUSION, LOCAL, SandboxConfig
-from burnish.rewards.code_tests import FunctionCalls, Pairs, Programs, Tests, read_tests
+from burnish.rewards.code_tests import CONTESTS, FunctionCalls, Pairs, Programs, Tests, read_tests
 from burnish.sandbox import Limits, Outcome, Program, Sandbox, limits_of, open_sandbox
 from burnish.sandbox.harness import HarnessJob
 
@@ -53,11 +54,12 @@ async def compute_score(
     solution_str: str,
     ground_truth: Any,
     extra_info: Mapping[str, Any] | None = None,
-    continuous: bool = False,
+    continuous: bool | None = None,
     sandbox: Mapping[str, Any] | None = None,
+    data_source: str = "",
 ) -> dict[str, Any]:
     """`sandbox` has the fields of `reward_model.sandbox`; None: the defaults."""
-    tests = read_tests(ground_truth, extra_info)
+    tests, continuous = read_tests(ground_truth, extra_info), gives_shares(data_source, continuous)
     graded = min(CONTINUOUS_TESTS, len(tests)) if continuous else 0
     program = program_in(solution_str, tests)
     if program is None:
@@ -75,6 +77,10 @@ async def compute_score(
         "why": judgement.why,
         **{name: float(name in judgement.happened) for name in HAPPENINGS},
     }
+
+
+def gives_shares(data_source: str, continuous: bool | None = None) -> bool:
+    return data_source.lower() in CONTESTS if continuous is None else continuous
 
 
 def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:

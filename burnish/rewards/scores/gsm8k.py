@@ -5,7 +5,7 @@ It agrees with the recorded scores of the field's usual scorer except where that
 rewards none:
 - `#### 12.` is 12, 18.00 is 18, .5 is 0.5 and 007 is 7; `#### $18`, `#### -$18` and `#### **18**` are read;
 - commas are part of a number between groups of three digits, in either method (`1,234` is 1234), and end it elsewhere
-  (`42,` is 42; `1,8` is 1 and then 8);
+  (`42,` is 42; `1,8` is 1 and then 8); behind `####` also between lakhs and crores (`12,34,567` is 1234567);
 - dots and commas without a digit are no number: they earn nothing, and do not hide an earlier number;
 - a number that the 300-character window would cut in two is left out rather than read by half.
 """
@@ -20,9 +20,10 @@ WINDOW = 300
 # A dot opens a number only where it is not the end of an ellipsis.
 _SIGN = r"(?:-\\?\$?|\\?\$-?)?"
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+|(?<!\.)\.\d+)(?:\.\d+)*"
-_STRICT = re.compile(rf"#### \*{{0,2}},*({_SIGN}{_DIGITS})", re.ASCII)
+_LAKHS = r"\d{1,2}(?:,\d{2})+,\d{3}(?!,?\d)(?:\.\d+)?"
+_STRICT = re.compile(rf"#### \*{{0,2}},*({_SIGN}(?:{_LAKHS}|{_DIGITS}))", re.ASCII)
 _FLEXIBLE = re.compile(f"({_SIGN}{_DIGITS})", re.ASCII)
-_BETWEEN_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))", re.ASCII)
+_BETWEEN_GROUPS = re.compile(r"(?<=\d),(?=(?:\d{2},)*\d{3}(?!\d))", re.ASCII)
 _NOT_IN_NUMBER = str.maketrans("", "", "$\\ ")
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
 
@@ -71,7 +72,7 @@ def normalise(number: str | int | float) -> str:
         raise _no_number(number)
     if isinstance(number, float) and number.is_integer():
         number = int(number)
-    return _BETWEEN_THOUSANDS.sub("", str(number).strip().translate(_NOT_IN_NUMBER).rstrip("."))
+    return _BETWEEN_GROUPS.sub("", str(number).strip().translate(_NOT_IN_NUMBER).rstrip("."))
 
 
 def _value(number: str) -> Decimal | str:

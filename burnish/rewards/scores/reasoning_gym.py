@@ -26,6 +26,7 @@ Verifier = Callable[[str, dict[str, Any]], float]
 def compute_score(
     solution_str: str, ground_truth: str | None, extra_info: Mapping[str, Any], data_source: str
 ) -> dict[str, float | str]:
+    data_source = data_source.lower()
     if not data_source.startswith(PREFIX):
         raise ValueError(
             f"data_source={data_source!r}: must be {PREFIX} and the name of a task, e.g. {PREFIX}chain_sum"

@@ -139,7 +139,10 @@ def same_value(got: Any, expected: Any) -> bool:
         numbers = isinstance(got, (int, float)) and isinstance(expected, (int, float))
         if not numbers or got == expected or INFINITY in (abs(got), abs(expected)):
             return numbers and got == expected
-        return abs(got - expected) <= TOLERANCE * max(1.0, abs(expected))
+        try:
+            return abs(got - expected) <= TOLERANCE * max(1.0, abs(expected))
+        except OverflowError:  # a whole number larger than any float
+            return False
     return type(got) in (bool, int, str, type(None)) and bool(got == expected)
 
 

@@ -70,10 +70,10 @@ def test_no_hint_depends_on_the_ground_truth():
 
 
 @pytest.mark.parametrize(
-    "ground_truth, told", [(None, "have no ground_truth"), ("many", "ground_truth='many': gsm8k needs the answer")]
+    "ground_truth, told", [(None, "ground_truth=None: "), ("many", "ground_truth='many': the gsm8k interaction needs")]
 )
 def test_a_row_without_a_number_to_compare_with_is_reported(ground_truth, told):
-    with pytest.raises(ToolFailure, match=told):
+    with pytest.raises(ToolFailure, match=f"interaction_kwargs.{told}"):
         converse("#### 1", ground_truth=ground_truth)
 
 

@@ -63,7 +63,7 @@ def test_an_entry_may_take_the_place_of_a_built_in_one(file):
         ("[", "cannot be read"),
         ("interaction: []", "expected `interaction:` and a list of entries"),
         ("interaction: [x]", "entry 0: an entry needs a name and a class_name, got 'x'"),
-        ("interaction: [{class_name: own.py:Patient}]", "entry 0: an entry needs a name"),
+        ("interaction: [{config: {}}]", "entry 0: an entry needs a name and a class_name"),
         ("interaction: [{name: a}]", "entry 0 (a): class_name is missing"),
         ("interaction: [{name: a, class_nam: b}]", "unknown key 'class_nam'; it has name, class_name, config; did"),
         ("interaction: [{name: a, class_name: own.py:Patients}]", "did you mean Patient?"),

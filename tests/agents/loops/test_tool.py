@@ -101,14 +101,21 @@ def test_a_template_that_cannot_be_continued_is_reported_once(agent, caplog):
 
 
 @pytest.mark.parametrize(
-    ("keys", "turns", "calls"),
-    [({"max_tool_calls": 1}, 3, 1), ({"max_assistant_turns": 2}, 2, 1), ({"max_assistant_turns": 3}, 3, 2)],
+    ("keys", "row", "turns", "calls"),
+    [
+        ({"max_tool_calls": 1}, {}, 3, 1),
+        ({"max_assistant_turns": 2}, {}, 2, 1),
+        ({"max_assistant_turns": 3}, {}, 3, 2),
+        ({"max_tool_calls": 2}, {"tool_config": {"max_tool_calls": 1}}, 3, 1),
+        ({"max_tool_calls": 1}, {"extra_info": {"tool_config": {"max_tool_calls": 2}}}, 3, 2),
+    ],
 )
-def test_calls_and_turns_are_limited(agent, tokenizer, keys, turns, calls):
-    found, engine = agent([call(text="a"), call(text="b"), "done"], keys=keys)
+def test_calls_and_turns_are_limited(agent, tokenizer, keys, row, turns, calls):
+    found, engine = agent([call(text="a"), call(text="b"), "done"], keys=keys, **row)
     assert len(engine.record[0, 0]) == turns and found.output.response_mask[-1] == 1
     assert found.output.metrics["num_tool_calls"] == calls
-    assert ("not run: at most 1 in all" in observed_text(tokenizer, found.output)) == ("max_tool_calls" in keys)
+    refused = "not run: at most 1 in all" in observed_text(tokenizer, found.output)
+    assert refused == (turns == 3 and calls == 1)
 
 
 def test_calls_of_a_turn_run_at_the_same_time_and_answer_in_their_order(agent, tokenizer):
@@ -142,12 +149,18 @@ def test_mistakes_are_reported_and_counted(agent, tokenizer, turn, counted, says
 
 @pytest.mark.parametrize(
     ("act", "says"),
-    [(lambda p: 1 / 0, "ZeroDivisionError"), (lambda p: "lies", "echo"), (lambda p: asyncio.sleep(60), "0.05 s")],
+    [
+        (lambda p: 1 / 0, "ZeroDivisionError"),
+        (lambda p: "lies", "echo"),
+        (lambda p: asyncio.sleep(60), "0.05 s"),
+        (lambda p: asyncio.sleep(60), "0.04 s"),
+    ],
 )
 def test_a_tool_that_fails_lies_or_hangs_ends_the_trajectory(agent, act, says):
     echo = Echo(act=act)
     keys = {"tool_timeout": 0.05} if says == "0.05 s" else {}
-    found, _ = agent([call(text="a"), "done"], tools=[echo], keys=keys)
+    row = {"tool_config": {"timeout": 0.04}} if says == "0.04 s" else {}
+    found, _ = agent([call(text="a"), "done"], tools=[echo], keys=keys, **row)
     assert says in found.output.extra_fields["failure"] and not any(found.output.response_mask)
     assert echo.events[-1][0] == "release" and found.text == call(text="a")
 

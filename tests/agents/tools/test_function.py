@@ -134,6 +134,27 @@ def test_what_it_returns_is_reported(call, returned, text):
             call(mine)
 
 
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (("x", 0.5), ("x", 0.5, {})), (({"a": 1}, -1, {"n": 2}), ('{"a": 1}', -1.0, {"n": 2.0})),
+        ((ToolResponse("x"), None, None), ("x", 0.0, {})), ((1.5, 2.5), ("[1.5, 2.5]", 0.0, {})),
+        (("x", float("nan")), "reward"), (("x", "y"), "a finite number as reward"), (("x", 1.0, 2), "metrics by name"),
+    ],
+)  # fmt: skip
+def test_it_may_return_a_reward_and_metrics_too(call, returned, expected):
+    @function_tool
+    def mine():
+        return returned
+
+    if isinstance(expected, tuple):
+        result = call(mine)
+        assert (result.text, result.reward, result.metrics) == expected
+    else:
+        with pytest.raises(ToolFailure, match=expected):
+            call(mine)
+
+
 def test_an_async_function_runs_on_the_loop_and_a_plain_one_next_to_it(call):
     @function_tool
     async def on_loop(x: int):

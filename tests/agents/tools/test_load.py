@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -54,6 +55,20 @@ def test_the_built_in_tools_without_a_file_and_by_name_alone(load):
         assert function["name"] == name and function["description"] and function["parameters"]["properties"]
     named = load("tools: [" + ", ".join(f"{{name: {name}}}" for name in tools) + "]")
     assert {name: tool.tool_schema for name, tool in named.items()} == {n: t.tool_schema for n, t in tools.items()}
+
+
+def test_the_functions_of_a_python_file_are_tools_next_to_those_of_the_yaml_file(tmp_path):
+    def load_functions(source, path=None):
+        (tmp_path / "own.py").write_text(dedent(source))
+        return load_tools(path, str(tmp_path / "own.py"), retriever=None, sandbox=SandboxConfig())
+
+    (tmp_path / "tools.yaml").write_text("tools: [{name: calculator}]")
+    assert [*load_functions(MINE)] == ["add"]
+    assert [*load_functions(MINE, str(tmp_path / "tools.yaml"))] == ["calculator", "add"]
+    with pytest.raises(ConfigError, match=r"function_tool_path=.*own.py: it has no function tool; put @function_tool"):
+        load_functions("def plain(a: int): ...")
+    with pytest.raises(ConfigError, match=r"own.py: the name calculator is taken by another tool"):
+        load_functions(MINE.replace("def add", "def calculator"), str(tmp_path / "tools.yaml"))
 
 
 def test_a_short_entry_in_other_words(load):

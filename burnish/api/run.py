@@ -1,0 +1,106 @@
+"""`Run`: what a training run left in its folder, read when it is asked for. `burnish.Run("outputs/burnish/sums")` opens
+any run, also one that is still going or was started by a command."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from burnish.api.table import Metrics, Rows
+from burnish.errors import ConfigError, DataError
+from burnish.models.folder import newest_checkpoint
+from burnish.tracking.jsonl import METRICS_FILE, read_lines, read_metrics
+from burnish.tracking.plot import REWARD, plot_curve
+from burnish.tracking.run_folder import CONFIG_FILE
+
+if TYPE_CHECKING:
+    from burnish.api.answer import Scores
+
+
+class Picture:
+    """A PNG that a notebook shows."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+    def __repr__(self) -> str:
+        return f"Picture({str(self.path)!r})"
+
+
+class Run:
+    def __init__(self, folder: str | Path, reward: Any = None):
+        self.folder = Path(folder).expanduser()
+        self.reward = reward  # what `evaluate` scores with, unless it is given another
+        if not self.folder.is_dir():
+            raise ConfigError(f"{folder}: no such run folder")
+
+    @property
+    def config(self) -> Any:
+        """Every key with its value: `run.config.data.max_prompt_length`."""
+        from omegaconf import OmegaConf
+
+        file = self.folder / CONFIG_FILE
+        if not file.is_file():
+            raise DataError(f"{self.folder} has no {CONFIG_FILE}: no run has begun there")
+        return OmegaConf.load(file)
+
+    @property
+    def metrics(self) -> Metrics:
+        return Metrics(read_metrics(self.folder) if (self.folder / METRICS_FILE).is_file() else [])
+
+    @property
+    def step(self) -> int:
+        """The last step that was logged."""
+        return int(max(self.metrics["step"], default=0))
+
+    @property
+    def model(self) -> Path:
+        """The folder of the newest checkpoint, which is a Hugging Face model."""
+        folder = newest_checkpoint(self.folder)
+        if folder is None:
+            raise DataError(f"{self.folder} has no checkpoint; keys={{'trainer.save_freq': N}} saves one every N steps")
+        return folder
+
+    def samples(
+        self, step: int | None = None, *, worst: int | None = None, best: int | None = None, validation: bool = False
+    ) -> Rows:
+        """The samples of a step (the newest), by score where only the worst or best are wanted."""
+        folder = self.folder / ("validation" if validation else "rollouts")
+        steps = sorted(int(file.stem) for file in folder.glob("*.jsonl") if file.stem.isdecimal())
+        wanted = steps[-1] if step is None and steps else step
+        if wanted not in steps:
+            there = f"there are {steps[0]} to {steps[-1]}" if steps else "there are none (trainer.rollout_dump_freq)"
+            raise DataError(f"no samples of {'any step' if wanted is None else f'step {wanted}'} in {folder}; {there}")
+        return ranked(read_lines(folder / f"{wanted}.jsonl"), worst, best)
+
+    def plot(self, *metrics: str) -> Picture:
+        """The curves of some metrics: by default the reward, and that of each function where there are several."""
+        table = self.metrics
+        usual = [name for name in (REWARD, "train/loss", "val/loss", *table.curves) if name in table]
+        names = metrics or usual or [REWARD]
+        return Picture(plot_curve(self.folder, self.folder / "plot.png", metrics=names, title=self.folder.name))
+
+    def evaluate(self, data: Any, reward: Any = None, **options: Any) -> "Scores":
+        """The newest model's responses to these rows, scored as in training; `options` are those of
+        `burnish.evaluate`."""
+        from burnish.api.answer import evaluate
+
+        lengths = self.config.data
+        for option, key in (("prompt_length", "max_prompt_length"), ("response_length", "max_response_length")):
+            if key in lengths and option not in options:
+                options[option] = lengths[key]
+        return evaluate(model=self.model, data=data, reward=reward or self.reward, **options)
+
+    def __repr__(self) -> str:
+        values = [value for value in self.metrics.get(REWARD, []) if not math.isnan(value)]
+        reward = f", {REWARD} {values[0]:.3f} → {values[-1]:.3f}" if values else ""
+        return f"Run({str(self.folder)!r}): step {self.step}{reward}"
+
+
+def ranked(rows: list[dict[str, Any]], worst: int | None, best: int | None) -> Rows:
+    if worst is None and best is None:
+        return Rows(rows)
+    ordered = sorted(rows, key=lambda row: row.get("score", math.nan))
+    return Rows(ordered[: worst or 0] + (ordered[::-1][:best] if best else []))

@@ -1,0 +1,1 @@
+"""verl.experimental: agent loops."""

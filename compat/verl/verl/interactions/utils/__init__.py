@@ -1,0 +1,1 @@
+"""Where verl has `interaction_registry`."""

@@ -1,0 +1,1 @@
+"""burnish's single controller: workers, how calls are split over them, and groups of them on Ray."""

@@ -1,0 +1,5 @@
+"""Workers, and pools of devices for them."""
+
+from verl.single_controller.base.worker import Worker
+
+__all__ = ["Worker"]

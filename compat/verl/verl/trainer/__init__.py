@@ -1,0 +1,1 @@
+"""verl's programs: `python -m verl.trainer.main_ppo key=value …` is `burnish ppo key=value …`."""

@@ -1,0 +1,21 @@
+"""`python -m verl.trainer.main_eval key=value …` is `burnish eval key=value …`."""
+
+if __name__ == "__main__":
+    from burnish.entry import ending
+
+    ending.begin(__name__)
+
+
+from typing import NoReturn
+
+from burnish.entry.keys import run_program
+from burnish.trainer import main_eval
+
+
+def main() -> NoReturn:
+    """With the keys of the command line, for a program that first imports what it registers."""
+    run_program("eval", main_eval.main)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What users' files import of verl's PPO trainer: the algorithms."""

@@ -1,0 +1,1 @@
+"""What users import of verl's workers: reward managers."""

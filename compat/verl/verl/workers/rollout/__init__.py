@@ -1,0 +1,1 @@
+"""What agent loops import of verl's rollout."""
