@@ -1,6 +1,6 @@
 """Keys that users know from elsewhere: `ALIASES` are other spellings, each accepted, rewritten and reported once;
 `UNSUPPORTED` are refused, `+` or not, with the reason and the key to use instead, unless they are switched off (false,
-null, 0, empty) or have the value in `AT_DEFAULT`.
+null, 0, empty) or have a value in `AT_DEFAULT`.
 
 An alias maps to the key of ours, or to a function `(value, given) -> {key: value}` where the value decides; `given`
 holds everything else that was set. A function may hand back the key itself: then nothing is rewritten.
@@ -104,6 +104,9 @@ ALIASES: dict[str, str | Rewrite] = {
     **_keys("reward_model.overlong_buffer", "algorithm.overlong_buffer", OverlongBufferConfig),
     **_keys("reward_model.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
     **_keys("reward.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
+    **dict.fromkeys(
+        ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len"), "data.max_response_length"
+    ),
     **_keys("ray_kwargs.ray_init", "ray_init", RayInitConfig),
     "ray_kwargs.timeline_json_file": "ray_init.timeline_json_file",
     **_under(ACTOR, f"{ACTOR}.policy_loss", "tau_pos tau_neg"),
@@ -225,6 +228,8 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "reward_model.enable_resource_pool": "use trainer.resource_pools",
     "reward_model.n_gpus_per_node": "use trainer.resource_pools",
     "reward_model.nnodes": "use trainer.resource_pools",
+    "reward_model.use_reward_loop": "samples are scored as their trajectories finish; remove the key",
+    "*reward_model.rollout.*": "a reward model scores without an engine; use reward_model.micro_batch_size_per_gpu",
     "reward.max_concurrency_per_worker": "use reward.num_workers",
     # Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
     "rollout.n_agent": "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)",
@@ -235,7 +240,9 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "rollout.seed": "sampling follows trainer.seed",
 }
 
-AT_DEFAULT: dict[str, Any] = {  # pattern over names in UNSUPPORTED → the value that files have who leave it alone
+#: Pattern over names in UNSUPPORTED → the value, or a tuple of them, of files that leave it alone, or that would change
+#: no figure.
+AT_DEFAULT: dict[str, Any] = {
     "*.optim.total_training_steps": -1,
     "*.optim.num_cycles": 0.5,
     "*.fsdp_config.seed": 42,
@@ -255,14 +262,18 @@ AT_DEFAULT: dict[str, Any] = {  # pattern over names in UNSUPPORTED → the valu
     f"{MULTI_TURN}.tokenization_sanity_check_mode": "strict",
     "data.image_patch_size": 14,
     "data.return_multi_modal_inputs": True,
+    "reward_model.use_reward_loop": True,
     "reward.max_concurrency_per_worker": 16,
-    "trainer.use_legacy_worker_impl": "auto",
+    "trainer.use_legacy_worker_impl": ("auto", "enable", "disable"),
+    "actor_rollout_ref.rollout.layered_summon": True,
+    "*.use_shm": True,
 }
 
 
 def leaves_alone(name: str, value: Any) -> bool:
     """Whether a key that is not supported has a value that asks for nothing."""
-    return not value or any(fnmatchcase(name, pattern) and value == default for pattern, default in AT_DEFAULT.items())
+    fitting = [default for pattern, default in AT_DEFAULT.items() if fnmatchcase(name, pattern)]
+    return not value or any(value in default if isinstance(default, tuple) else value == default for default in fitting)
 
 
 def why_unsupported(name: str) -> str | None:
