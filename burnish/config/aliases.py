@@ -30,6 +30,11 @@ DEFAULT_LORA_RANK = 16
 SHOWN_GENERATIONS = 10
 
 
+def _if_set(name: str) -> Rewrite:
+    """The key where it has a value: null, which users' files have, is its default."""
+    return lambda value, given: {} if value is None else {name: value}
+
+
 def _kl_penalty(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """A number is a coefficient; a name is the kind of estimate."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -121,9 +126,8 @@ ALIASES: dict[str, str | Rewrite] = {
     **_under(
         "critic.model.fsdp_config", "critic.fsdp_config", "param_offload optimizer_offload offload_policy fsdp_size"
     ),
-    "data.seed": lambda seed, given: {} if seed is None else {"data.seed": seed},  # null, elsewhere: any order
-    "data.train_data_num": "data.train_max_samples",
-    "data.val_data_num": "data.val_max_samples",
+    "data.seed": _if_set("data.seed"),  # null, elsewhere: any order
+    **{f"data.{split}_data_num": _if_set(f"data.{split}_max_samples") for split in ("train", "val")},
     "data.shuffle_train_dataloader": "data.shuffle",
 }
 

@@ -166,6 +166,12 @@ def test_keys_of_verls_scripts_that_change_no_figure_are_said_and_have_no_effect
     assert notice.startswith(f"no effect: {name} (")
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_no_number_of_rows_means_all_of_them(make, split):
+    assert make({f"data.{split}_data_num": None}).explicit == frozenset()
+    assert make({f"data.{split}_data_num": 5}).given == {f"data.{split}_max_samples": 5}
+
+
 @pytest.mark.parametrize("section", ["reward_model", "reward"])
 def test_the_length_that_a_reward_manager_is_given_is_that_of_the_data(make, section):
     name = f"{section}.reward_kwargs.max_resp_len"
