@@ -297,8 +297,7 @@ class DataProto:
     ) -> Iterator["DataProto"]:
         """Mini-batches of this size, `epochs` times over all rows; a seeded shuffle always gives the same order.
         `dataloader_kwargs` is another way to say `{"shuffle": True}`."""
-        if dataloader_kwargs:
-            return self.make_iterator(mini_batch_size, epochs, seed=seed, **dataloader_kwargs)
+        shuffle = shuffle or (dataloader_kwargs or {}).get("shuffle", False)
         if mini_batch_size < 1 or len(self) % mini_batch_size:
             raise ValueError(f"{len(self)} rows do not divide into mini-batches of {mini_batch_size}")
         if shuffle and seed is None:

@@ -145,6 +145,8 @@ SFT_ALIASES: dict[str, str | Rewrite] = {
     **_column("response"),
     "data.multiturn.messages_key": "data.messages_key",
     "use_remove_padding": "model.use_remove_padding",
+    "optim.lr_scheduler": "optim.lr_scheduler_type",
+    "optim.warmup_steps_ratio": "optim.lr_warmup_steps_ratio",
 }
 
 GENERATION_ALIASES: dict[str, str | Rewrite] = {
@@ -197,6 +199,11 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "data.balance_dp_token": "packing (data.packing) evens out lengths; remove the key",
     "ulysses_sequence_parallel_size": "one process trains on whole sequences; remove the key",
     "model.strategy": "one process holds the whole model; remove the key",
+    "model.fsdp_config.*": "one process holds the whole model; remove the key",
+    "data.multiturn.enable": "a row with messages is a conversation; remove the key",
+    "data.multiturn.tools_key": "burnish sft renders no schemas of tools; remove the key",
+    "data.multiturn.enable_thinking_key": "use data.apply_chat_template_kwargs",
+    "trainer.checkpoint.*": "a checkpoint has all of a run; remove the key",
     "use_remove_padding": "use model.use_remove_padding",
     "*.optim.total_training_steps": "the schedule ends with the run; use trainer.total_training_steps",
     "*.optim.num_cycles": "the cosine schedule falls once; remove the key",
@@ -258,6 +265,12 @@ AT_DEFAULT: dict[str, Any] = {
     "actor_rollout_ref.ref.ulysses_sequence_parallel_size": 1,
     "actor_rollout_ref.nccl_timeout": 600,
     "ulysses_sequence_parallel_size": 1,
+    "model.strategy": ("fsdp", "fsdp2"),
+    "model.fsdp_config.model_dtype": ("fp32", "float32"),
+    "data.multiturn.enable": True,
+    "data.multiturn.tools_key": "tools",
+    "data.multiturn.enable_thinking_key": "enable_thinking",
+    "trainer.checkpoint.*_contents": ["model", "optimizer", "extra"],
     **dict.fromkeys(OTHER_SPLITS, 1),
     "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs",
     "actor_rollout_ref.rollout.scheduling_policy": "fcfs",
