@@ -151,6 +151,35 @@ def test_unsupported_keys_that_are_switched_off_and_class_names_have_no_effect(m
     refused("sampling follows trainer.seed", make, {f"{ROLLOUT}.seed": 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (f"{ROLLOUT}.layered_summon", True),
+        ("actor_rollout_ref.model.use_shm", True),
+        ("trainer.use_legacy_worker_impl", "disable"),
+        ("reward_model.use_reward_loop", True),
+        ("algorithm.overlong_buffer.log", True),
+    ],
+)
+def test_keys_of_verls_scripts_that_change_no_figure_are_said_and_have_no_effect(make, name, value):
+    [notice] = make({name: value}).notices
+    assert notice.startswith(f"no effect: {name} (")
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_no_number_of_rows_means_all_of_them(make, split):
+    assert make({f"data.{split}_data_num": None}).explicit == frozenset()
+    assert make({f"data.{split}_data_num": 5}).given == {f"data.{split}_max_samples": 5}
+
+
+@pytest.mark.parametrize("section", ["reward_model", "reward"])
+def test_the_length_that_a_reward_manager_is_given_is_that_of_the_data(make, section):
+    name = f"{section}.reward_kwargs.max_resp_len"
+    assert make({name: 20}).config.data.max_response_length == 20
+    refused("two spellings of data.max_response_length", make, {name: 20, "data.max_response_length": 30})
+    assert make({f"{section}.reward_kwargs.overlong_buffer_cfg.len": 8}).config.algorithm.overlong_buffer.len == 8
+
+
 def test_nothing_is_suggested_where_nothing_is_near_and_names_of_megabytes_are_not_compared(monkeypatch):
     assert nearest("qqqq", ["data.seed"]) is nearest("anything", []) is None
     monkeypatch.setattr("burnish.config.nearest._likeness", lambda *_: pytest.fail("compared"))

@@ -4,6 +4,7 @@ import pytest
 
 from burnish.agents import base
 from burnish.algorithms import advantages, losses
+from burnish.config.load import libraries, load_ppo
 from burnish.errors import ConfigError
 from burnish.rewards import managers
 from tests.trainer.conftest import CLOCKS, GRPO
@@ -62,6 +63,14 @@ def test_what_a_library_registers_trains_as_the_built_in_ones(train, metrics_of,
         for run in ("built_in", "run")
     )
     assert own == built_in
+
+
+def test_a_library_may_be_named_by_verls_variable(tmp_path, monkeypatch):
+    (tmp_path / "own_library.py").write_text(LIBRARY)
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", f"{tmp_path}/own_library.py")
+    loaded = load_ppo(["actor_rollout_ref.model.path=a", "data.train_files=b", "algorithm.adv_estimator=own_grpo"])
+    assert "own_grpo" in advantages.TABLE.entries
+    assert libraries(loaded.config) == {"VERL_USE_EXTERNAL_MODULES": f"{tmp_path}/own_library.py"}
 
 
 @pytest.mark.parametrize(
