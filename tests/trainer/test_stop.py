@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from burnish.entry.ending import StopRequest
 from burnish.tracking import Tracker
 from burnish.trainer.validate import Validator
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
@@ -54,6 +55,18 @@ def test_stopped_run_is_saved_and_resumes_exactly(train, made, metrics_of, monke
     assert validated(4, "whole") == validated(4, "parts")
     assert state_of(4, "whole")["experience"] == state_of(4, "parts")["experience"]
     assert same_weights(4, "whole", "parts")
+
+
+def test_step_is_finished_where_the_terminal_is_gone(monkeypatch):
+    def gone(file, text):
+        raise OSError("Input/output error")
+
+    stop, done = StopRequest(), []
+    monkeypatch.setattr(os, "write", gone)
+    with stop.delayed():
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest of the step")
+    assert stop.asked and done
 
 
 def test_second_signal_in_an_update_does_not_wait_for_it(train, monkeypatch):
