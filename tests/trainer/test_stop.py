@@ -2,7 +2,6 @@
 
 import os
 import signal
-from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -11,24 +10,9 @@ from burnish.entry.ending import StopRequest
 from burnish.tracking import Tracker
 from burnish.trainer.validate import Validator
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
-from tests.trainer.conftest import GRPO, once, rollouts, same_weights, state_of, validated
+from tests.trainer.conftest import GRPO, interrupted, once, rollouts, same_weights, state_of, validated
 
 KEYS = [*GRPO, "trainer.test_freq=2", "trainer.save_freq=null", "trainer.total_training_steps=4"]
-
-
-def interrupted(method, call: int, times: int = 1):
-    """Ctrl-C, so many times, inside the given call of a method."""
-    calls = []
-
-    @wraps(method)  # also how it is registered
-    def wrapped(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == call:
-            for _ in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
-        return method(*args, **kwargs)
-
-    return wrapped
 
 
 @pytest.mark.parametrize(
