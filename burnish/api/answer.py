@@ -20,6 +20,7 @@ from burnish.config.finalise import finalise_eval
 from burnish.data.files import read_rows
 from burnish.entry.arguments import need_packages, read_key
 from burnish.errors import ConfigError
+from burnish.literal import one_line
 
 if TYPE_CHECKING:
     from burnish.serving.server import ServeServer
@@ -85,7 +86,7 @@ class Scores:
 
     def __repr__(self) -> str:
         parts = [f"{name} {'no score' if mean is None else f'{mean:.4f}'}" for name, mean in self.means.items()]
-        return f"Scores: mean {self.mean:.4f} of {len(self.rows)} rows ({', '.join(parts)})"
+        return one_line(f"Scores: mean {self.mean:.4f} of {len(self.rows)} rows ({', '.join(parts)})")
 
 
 @public

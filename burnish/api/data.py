@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.data.chat import to_messages
-from burnish.data.files import FORMATS, Row, write_parquet
+from burnish.data.files import FORMATS, Row, to_table, write_parquet
 from burnish.errors import DataError
 from burnish.tracking.disk import write_atomically
 
@@ -35,8 +35,9 @@ def to_files(data: Any, folder: Path, name: str, to_row: Callable[[Row], Row]) -
         raise DataError(f"{name}: there are no rows")
     try:
         lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
-    except (TypeError, ValueError):  # bytes, dates, numbers of numpy
-        content, ending = repr(rows), "parquet"
+    except (TypeError, ValueError):  # bytes, dates, arrays
+        table = to_table(rows, folder / name)
+        content, ending = "".join(map(repr, (table.schema, *table.to_pylist()))), "parquet"
     else:
         content, ending = "".join(lines), "jsonl"
     digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()[:8]

@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -103,6 +104,7 @@ def test_metrics_and_samples_are_tables_for_terminals_and_notebooks(trained):
     assert math.isnan(burnish.Run(run.folder).metrics.get("val-core/x", [math.nan])[0])
     html = burnish.api.table.Rows([{"prompt": "<b>", "score": 0.5}])._repr_html_()
     assert "&lt;b&gt;" in html and "0.5" in html
+    assert "\x1b" not in repr(burnish.api.table.Rows([{"\x1b[2J": "\x1b[31m"}]))
 
 
 def test_same_name_resumes_a_stopped_run(trained, monkeypatch):
@@ -223,12 +225,19 @@ def test_any_table_becomes_a_file(tmp_path, data):
     assert to_files(Path("a.parquet"), tmp_path, "train", prompt_row) == ["a.parquet"]
 
 
-def test_values_that_json_cannot_hold_go_to_parquet(tmp_path):
+MANY = np.arange(2000)
+
+
+@pytest.mark.parametrize(("value", "other"), [(b"2", b"3"), (MANY, np.where(MANY == 1000, 0, MANY))])
+def test_values_that_json_cannot_hold_go_to_parquet(tmp_path, value, other):
     from burnish.api.data import prompt_row, to_files
     from burnish.data.files import read_rows
 
-    (file,) = to_files([{"prompt": "1+1=?", "answer": b"2"}], tmp_path, "train", prompt_row)
-    assert file.endswith(".parquet") and read_rows(file)[0]["reward_model"]["ground_truth"] == b"2"
+    first, second = (
+        to_files([{"prompt": "1+1=?", "answer": one}], tmp_path, "train", prompt_row)[0] for one in (value, other)
+    )
+    assert first.endswith(".parquet") and first != second  # other rows are another file
+    assert np.array_equal(read_rows(first)[0]["reward_model"]["ground_truth"], value)
 
 
 def test_pandas_frames_are_rows(tmp_path):

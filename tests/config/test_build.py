@@ -232,3 +232,11 @@ def test_references_between_keys_see_defaults_too_and_open_values_must_be_given(
     assert built.config.trainer.experiment_name == "b1"
     refused("cannot be filled in", make, {"data.seed": "${data.nothing}"})
     refused(r"data.train_files must be set: the recipe leaves it open \(\?\?\?\)", make, {"data.train_files": "???"})
+
+
+def test_keys_of_a_section_read_as_those_of_a_mapping():
+    optim = PPOConfig().critic.optim
+    assert (optim["lr"], optim.get("lr"), optim.get("no_key", 3)) == (optim.lr, optim.lr, 3)
+    assert "lr" in optim and "get" not in optim and optim.get("get") is None
+    with pytest.raises(KeyError, match="no_key"):
+        optim["no_key"]
