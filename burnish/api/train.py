@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from burnish.api.call import public
-from burnish.api.data import conversation_row, prompt_row, to_files
+from burnish.api.data import conversation_row, named_in_errors, prompt_row, to_files
 from burnish.api.keys import NAME, given_keys, load, run_folder
 from burnish.api.reward import read_reward
 from burnish.api.run import Run, ranked
@@ -154,14 +155,14 @@ def sft(
 
 @contextmanager
 def job(
-    schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]], to_row: Callable[[Row], Row]
+    schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]], to_row: Callable[..., Row]
 ) -> Iterator[dict[str, Any]]:
     """The keys of a run, with files in its folder in place of rows, and a size of batch that the rows fill."""
     given = given_keys(schema, keys, short)
-    with run_folder(schema, given) as folder:
+    with run_folder(schema, given) as folder, named_in_errors(folder / "data"):
         for key, name in ((TRAIN, "train"), (VAL, "val")):
             if key in given:
-                given[key] = to_files(given[key], folder / "data", name, to_row)
+                given[key] = to_files(given[key], folder / "data", name, partial(to_row, keys=given))
         if TRAIN in given:
             given.setdefault(BATCH_KEY, min(BATCH, sum(describe(file).rows for file in given[TRAIN])))
         yield given

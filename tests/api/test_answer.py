@@ -62,7 +62,13 @@ def test_served_model_answers_until_it_is_closed():
     ("call", "error", "message"),
     [
         (lambda: burnish.evaluate(data=ROWS, n=2), ConfigError, "without model= nothing is generated"),
-        (lambda: burnish.evaluate(data=ROWS, reward=lambda solution_str: 1.0), DataError, "no column 'responses'"),
+        (
+            lambda: burnish.evaluate(data=ROWS, reward=lambda solution_str: 1.0),
+            DataError,
+            "^data: no column 'responses'",
+        ),
+        (lambda: burnish.generate(NANO, "1+1=?"), DataError, "data='1\\+1=\\?': .* give prompts in a list"),
+        (lambda: burnish.generate(NANO), ConfigError, "data= is missing"),
         (lambda: burnish.generate(NANO, ["a.json", "b.json"]), ConfigError, "2 files, and one is read at a time"),
         (lambda: burnish.Run("nowhere"), ConfigError, "nowhere: no such run folder"),
         (lambda: burnish.nothing, AttributeError, "no attribute 'nothing'; it has train"),

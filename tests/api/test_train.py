@@ -150,13 +150,19 @@ def ray_config():
     return config
 
 
+def misspelt_config():
+    config = PPOConfig()
+    config.data.shufle = False
+    return config
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"keys": {"actor_rollout_ref.rollout.temprature": 1}}, ConfigError, "did you mean .*temperature"),
         ({"keys": {"data": {"max_prompt_length": 8}}}, ConfigError, "prompt_length= and keys.*are the same thing"),
         ({"keys": {"custom_reward_function.path": "a.py"}}, ConfigError, "reward= and keys.* are the same thing"),
-        ({"keys": 3}, ConfigError, "keys is a int; give a dict of keys, or a PPOConfig"),
+        ({"keys": 3}, ConfigError, "keys has the type int; give a dict of keys, or a PPOConfig"),
         ({"keys": ray_config()}, ConfigError, "with trainer.executor=ray others score; save it in a file"),
         ({"model": "no/such-model"}, BurnishError, "no/such-model"),
         ({"reward": "mbpp"}, ConfigError, "leave it out; this scorer is for rows whose data_source names it"),
@@ -165,10 +171,17 @@ def ray_config():
         ({"reward": []}, ConfigError, "reward is empty; give a function"),
         ({"reward": lambda answer: 1.0}, ConfigError, "it requires answer, which no row can fill"),
         ({"reward": [len, len]}, ConfigError, "two functions are called len"),
-        ({"data": []}, DataError, "train: there are no rows"),
+        ({"data": []}, DataError, "^data: there are no rows"),
         ({"data": {"train": ROWS}}, DataError, "choose one, such as data.'train'."),
-        ({"data": [1]}, DataError, "row 0 .* is a int; give a dict"),
+        ({"data": [1]}, DataError, "row 0 .* has the type int; give a dict"),
         ({"data": "missing.parquet"}, DataError, "missing.parquet"),
+        ({"data": "rows.csv"}, DataError, "data='rows.csv': a file of rows ends with one of .parquet,"),
+        ({"data": ["a.json", *ROWS]}, DataError, r"data has rows and files \(a.json\); give either"),
+        ({"data": [{"question": "1+1=?", "answer": "2"}]}, DataError, "^data: no column 'prompt' .* question, answer"),
+        ({"val": [{"prompt": None}]}, DataError, "^val, row 0 .*: field 'prompt' is missing or null"),
+        ({"data": None}, ConfigError, "data= is missing; give rows, or a file of rows"),
+        ({"model": None}, ConfigError, "model= is missing; give a Hugging Face folder"),
+        ({"keys": misspelt_config()}, ConfigError, "unknown key 'data.shufle'; did you mean 'data.shuffle'"),
     ],
 )
 def test_errors_are_one_line_without_frames_of_burnish(tmp_path, monkeypatch, arguments, error, message):
@@ -222,6 +235,23 @@ def test_any_table_becomes_a_file(tmp_path, data):
     }
     assert to_files(data, tmp_path, "train", prompt_row) == [file]  # written once
     assert to_files(Path("a.parquet"), tmp_path, "train", prompt_row) == ["a.parquet"]
+
+
+def test_prompt_may_be_in_another_column(tmp_path):
+    from burnish.api.data import prompt_row
+
+    row = prompt_row({"question": "1+1=?", "answer": "2", "level": 1}, {"data.prompt_key": "question"})
+    truth = {"style": "rule", "ground_truth": "2"}
+    assert row == {"question": "1+1=?", "reward_model": truth, "extra_info": {"level": 1}}
+
+
+@pytest.mark.parametrize("row", ["1+1=?", {"prompt": "1+1=?"}, {"text": "2"}])
+def test_fine_tuning_names_the_columns_that_rows_need(tmp_path, monkeypatch, row):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        DataError, match="a row has (prompt|text); give each one messages, or a prompt and its response"
+    ):
+        burnish.sft(NANO, [row])
 
 
 def test_values_that_json_cannot_hold_go_to_parquet(tmp_path):
