@@ -71,6 +71,7 @@ def test_served_model_answers_until_it_is_closed():
         (lambda: burnish.generate(NANO), ConfigError, "data= is missing"),
         (lambda: burnish.generate(NANO, ["a.json", "b.json"]), ConfigError, "2 files, and one is read at a time"),
         (lambda: burnish.Run("nowhere"), ConfigError, "nowhere: no such run folder"),
+        (lambda: burnish.Run(Path(__file__).parent).plot(), DataError, "no metrics to plot: no step is logged yet"),
         (lambda: burnish.nothing, AttributeError, "no attribute 'nothing'; it has train"),
     ],
 )

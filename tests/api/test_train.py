@@ -1,5 +1,6 @@
 """`burnish.train` and `burnish.sft`: rows and functions of this program in, a run folder and a `Run` out."""
 
+import json
 import logging
 import math
 import multiprocessing
@@ -131,6 +132,44 @@ def test_ctrl_c_ends_a_run_with_what_was_saved(tmp_path, monkeypatch):
     assert burnish.Run("outputs/burnish/run-1").model.name == "global_step_2"
 
 
+def test_second_run_of_a_process_waits_for_the_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    raised = []
+
+    def on_step(step):
+        with pytest.raises(ConfigError, match="another run of this process has not ended") as caught:
+            burnish.sft(NANO, [{"prompt": "1+1=?", "response": "2"}])
+        raised.append(caught)
+
+    burnish.train(data=ROWS, reward=lambda solution_str: 1.0, steps=1, on_step=on_step, **SMALL)
+    assert len(raised) == 1
+
+
+@pytest.mark.parametrize(
+    ("custom", "keys"),
+    [
+        ({}, {}),
+        (
+            {"path": "a.py", "name": "f", "reward_kwargs": {"x": 1}},
+            {"path": "a.py", "name": "f", "reward_kwargs": {"x": 1}},
+        ),
+        ({"name": "f", "functions": {"a": {"path": "a.py"}}}, {"functions": {"a": {"path": "a.py"}}}),
+        ({"path": "the running program", "name": "f"}, None),
+    ],
+)
+def test_run_that_was_opened_evaluates_with_its_own_reward(tmp_path, monkeypatch, custom, keys):
+    (tmp_path / "config.yaml").write_text(json.dumps({"data": {}, "custom_reward_function": custom}))
+    run, given = burnish.Run(tmp_path), {}
+    monkeypatch.setattr(burnish.Run, "model", NANO)
+    monkeypatch.setattr("burnish.api.answer.evaluate", lambda **options: given.update(options))
+    if keys is None:
+        with pytest.raises(ConfigError, match="its reward, f, is of the program that started this run; give it as"):
+            run.evaluate(ROWS)
+    else:
+        run.evaluate(ROWS)
+        assert given["keys"] == {f"custom_reward_function.{name}": value for name, value in keys.items()}
+
+
 def test_conversations_fine_tune(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": "1+1=?", "response": "2"}, {"messages": burnish_messages("2+2=?", "4")}]
@@ -180,6 +219,7 @@ def misspelt_config():
         ({"data": [{"question": "1+1=?", "answer": "2"}]}, DataError, "^data: no column 'prompt' .* question, answer"),
         ({"val": [{"prompt": None}]}, DataError, "^val, row 0 .*: field 'prompt' is missing or null"),
         ({"data": None}, ConfigError, "data= is missing; give rows, or a file of rows"),
+        ({"on_step": 3}, ConfigError, "on_step has the type int; give a function"),
         ({"model": None}, ConfigError, "model= is missing; give a Hugging Face folder"),
         ({"keys": misspelt_config()}, ConfigError, "unknown key 'data.shufle'; did you mean 'data.shuffle'"),
     ],
