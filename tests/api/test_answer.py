@@ -1,6 +1,8 @@
 """`burnish.generate`, `burnish.evaluate` and `burnish.serve`."""
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -56,6 +58,13 @@ def test_served_model_answers_until_it_is_closed():
             burnish.serve(NANO, port=int(server.url.split(":")[2].split("/")[0]))
     with pytest.raises(OSError):
         urlopen(f"{server.url}/models")
+
+
+@pytest.mark.slow
+def test_server_that_is_left_open_ends_with_its_program(tmp_path):
+    program = f"import burnish\nserver = burnish.serve({NANO!r})\nprint(server.name)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
