@@ -40,8 +40,8 @@ class Reward:
         if not self.objects:
             return []
         return [
-            f"reward {', '.join(self.objects)}: not in a file that another process can import, so it runs in this one, "
-            "in a thread, with reward.timeout for each score"
+            f"reward function {', '.join(self.objects)}: other processes cannot import it, so it runs in this one, in "
+            "a thread; reward.timeout limits each score"
         ]
 
     @contextmanager
