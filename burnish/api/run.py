@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from burnish.api.table import Metrics, Rows
 from burnish.errors import ConfigError, DataError
 from burnish.models.folder import newest_checkpoint
+from burnish.rewards.contract import HERE
 from burnish.tracking.jsonl import METRICS_FILE, read_lines, read_metrics
 from burnish.tracking.plot import REWARD, plot_curve
 from burnish.tracking.run_folder import CONFIG_FILE
@@ -79,7 +80,9 @@ class Run:
         """The curves of some metrics: by default the reward, and that of each function where there are several."""
         table = self.metrics
         usual = [name for name in (REWARD, "train/loss", "val/loss", *table.curves) if name in table]
-        names = metrics or usual or [REWARD]
+        names = metrics or usual
+        if not table["step"] or not names:
+            raise DataError(f"{self.folder} has no metrics to plot: no step is logged yet")
         return Picture(plot_curve(self.folder, self.folder / "plot.png", metrics=names, title=self.folder.name))
 
     def evaluate(self, data: Any, reward: Any = None, **options: Any) -> "Scores":
@@ -91,7 +94,25 @@ class Run:
         for option, key in (("prompt_length", "max_prompt_length"), ("response_length", "max_response_length")):
             if key in lengths and option not in options:
                 options[option] = lengths[key]
-        return evaluate(model=self.model, data=data, reward=reward or self.reward, **options)
+        reward = reward or self.reward
+        if reward is None:
+            options.setdefault("keys", self._scored_by())
+        return evaluate(model=self.model, data=data, reward=reward, **options)
+
+    def _scored_by(self) -> dict[str, Any]:
+        """The keys of the run's own reward function, or functions."""
+        from omegaconf import OmegaConf
+
+        section = "custom_reward_function"
+        custom: Any = OmegaConf.to_container(self.config.get(section) or OmegaConf.create())
+        functions = custom.get("functions") or {}
+        if lost := [one["name"] for one in (custom, *functions.values()) if one.get("path") == HERE]:
+            program = "the program that started this run"
+            raise ConfigError(f"{self.folder}: its reward, {', '.join(lost)}, is of {program}; give it as reward=")
+        if functions:
+            return {f"{section}.functions": functions}
+        names = ("path", "name", "reward_kwargs") if custom.get("path") else ()
+        return {f"{section}.{name}": custom[name] for name in names}
 
     def __repr__(self) -> str:
         values = [value for value in self.metrics.get(REWARD, []) if not math.isnan(value)]

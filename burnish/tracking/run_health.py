@@ -15,9 +15,8 @@ def read_health(folder: str | Path) -> Health:
     """ConfigError where there are no metrics."""
     path = Path(folder).expanduser()
     if not (path / METRICS_FILE).is_file():
-        raise ConfigError(
-            f"{folder}: there is no {METRICS_FILE}. Name the folder in trainer.default_local_dir of a run"
-        )
+        fix = f"`burnish status {folder}` shows why" if (path / CONFIG_FILE).is_file() else "give the folder of a run"
+        raise ConfigError(f"{folder}: no step is logged ({METRICS_FILE}); {fix}")
     try:
         keys = yaml.safe_load((path / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):  # without it, remedies have no values

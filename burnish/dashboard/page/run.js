@@ -5,7 +5,7 @@ import { chartCard, colourOf, curveTraces, draw, plain, plotly } from "./charts.
 import { finding } from "./runs.js";
 
 const FIRST = [
-  "critic/score/mean", "train/loss", "val/loss", "accuracy", "rollout/entropy", "actor/entropy", "actor/grad_norm",
+  "critic/score/mean", "train/loss", "val/loss", "accuracy", "response/entropy", "actor/entropy", "actor/grad_norm",
   "response_length/mean", "actor/ppo_kl", "actor/pg_clipfrac", "groups/useful_ratio",
 ];
 const PRESETS = {
