@@ -47,6 +47,11 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be written (full disk, read-only folder) or read (truncated, another model)."""
 
 
+class OutOfMemory(UserError):
+    """The device, or the plan for it, has too little memory: the phase, planned and measured memory, and keys that make
+    it fit."""
+
+
 class RewardError(UserError):
     """More samples of a step failed to be scored than `reward.max_failure_ratio` allows."""
 

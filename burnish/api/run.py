@@ -9,9 +9,10 @@ from burnish.api.table import Metrics, Rows
 from burnish.errors import ConfigError, DataError
 from burnish.models.folder import newest_checkpoint
 from burnish.rewards.contract import HERE
-from burnish.tracking.jsonl import METRICS_FILE, read_lines, read_metrics
-from burnish.tracking.plot import REWARD, plot_curve
-from burnish.tracking.run_folder import CONFIG_FILE
+from burnish.tracking.jsonl import METRICS_FILE, read_metrics
+from burnish.tracking.plot import REWARD, plot_curve, usual_metrics
+from burnish.tracking.run_folder import CONFIG_FILE, PLOT_FILE
+from burnish.tracking.samples import by_score, read_samples, samples_folder
 
 if TYPE_CHECKING:
     from burnish.api.answer import Scores
@@ -68,22 +69,12 @@ class Run:
         self, step: int | None = None, *, worst: int | None = None, best: int | None = None, validation: bool = False
     ) -> Rows:
         """The samples of a step (the newest), by score where only the worst or best are wanted."""
-        folder = self.folder / ("validation" if validation else "rollouts")
-        steps = sorted(int(file.stem) for file in folder.glob("*.jsonl") if file.stem.isdecimal())
-        wanted = steps[-1] if step is None and steps else step
-        if wanted not in steps:
-            there = f"there are {steps[0]} to {steps[-1]}" if steps else "there are none (trainer.rollout_dump_freq)"
-            raise DataError(f"no samples of {'any step' if wanted is None else f'step {wanted}'} in {folder}; {there}")
-        return ranked(read_lines(folder / f"{wanted}.jsonl"), worst, best)
+        return ranked(read_samples(samples_folder(self.folder, validation), step), worst, best)
 
     def plot(self, *metrics: str) -> Picture:
-        """The curves of some metrics: by default the reward, and that of each function where there are several."""
-        table = self.metrics
-        usual = [name for name in (REWARD, "train/loss", "val/loss", *table.curves) if name in table]
-        names = metrics or usual
-        if not table["step"] or not names:
-            raise DataError(f"{self.folder} has no metrics to plot: no step is logged yet")
-        return Picture(plot_curve(self.folder, self.folder / "plot.png", metrics=names, title=self.folder.name))
+        """The curves of some metrics, each in its own panel: by default the reward and what else one watches."""
+        names = metrics or usual_metrics(self.folder)
+        return Picture(plot_curve(self.folder, self.folder / PLOT_FILE, metrics=names, title=self.folder.name))
 
     def evaluate(self, data: Any, reward: Any = None, **options: Any) -> "Scores":
         """The newest model's responses to these rows, scored as in training; `options` are those of
@@ -123,5 +114,4 @@ class Run:
 def ranked(rows: list[dict[str, Any]], worst: int | None, best: int | None) -> Rows:
     if worst is None and best is None:
         return Rows(rows)
-    ordered = sorted(rows, key=lambda row: row.get("score", math.nan))
-    return Rows(ordered[: worst or 0] + (ordered[::-1][:best] if best else []))
+    return Rows(by_score(rows, best=False)[: worst or 0] + by_score(rows, best=True)[: best or 0])

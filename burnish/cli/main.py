@@ -80,7 +80,14 @@ COMMANDS = {
     "serve": CliCommand("serve a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve"),
     "data": DATA,
     "status": CliCommand("show what a run is doing, what it waits for, or how it ended", "burnish.cli.runs:status"),
-    "doctor": CliCommand("say what is wrong with a run, and what to change", "burnish.cli.runs:doctor"),
+    "runs": CliCommand("list runs, the newest first: state, step, findings, last values", "burnish.cli.runs:runs"),
+    "show": CliCommand("print samples of a run: turns, masked parts, reward, advantage", "burnish.cli.run_views:show"),
+    "plot": CliCommand("draw the curves of runs as a PNG", "burnish.cli.run_views:plot"),
+    "compare": CliCommand("compare runs: keys, final values, what is significant", "burnish.cli.run_views:compare"),
+    "tensorboard": CliCommand("write TensorBoard's event files of a run", "burnish.cli.run_views:tensorboard"),
+    "doctor": CliCommand(
+        "say what is wrong with a run, or with this machine, and what to change", "burnish.cli.runs:doctor"
+    ),
     "replay": CliCommand("re-run a NaN/Inf update that a run dumped", "burnish.cli.runs:replay"),
     "retriever": RETRIEVER,
     "dashboard": CliCommand("browse runs and trajectories in a web page", "burnish.cli.dashboard"),
@@ -103,7 +110,7 @@ MEANT = {
     **dict.fromkeys(("generation", "infer", "inference", "rollout", "sample"), "generate"),
     **dict.fromkeys(("evaluate", "evaluation", "test", "score"), "eval"),
     **dict.fromkeys(("merge", "convert", "save"), "export"),
-    **dict.fromkeys(("runs", "list", "ps"), "status"),
+    **dict.fromkeys(("list", "ps"), "runs"),
     **dict.fromkeys(("index", "search"), "retriever"),
 }
 

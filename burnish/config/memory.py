@@ -149,9 +149,14 @@ class Memory:
         return max(getattr(turn, part) for turn in self.turns)
 
     @property
+    def largest_turn(self) -> MemoryPhase:
+        """Of those but sampling."""
+        return max((turn for turn in self.turns if not turn.kv_cache), key=lambda turn: turn.total)
+
+    @property
     def training(self) -> int:
         """What the largest turn but sampling adds."""
-        return max(turn.total for turn in self.turns if not turn.kv_cache)
+        return self.largest_turn.total
 
     @property
     def largest(self) -> MemoryPhase:

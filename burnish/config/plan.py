@@ -94,7 +94,7 @@ def plan_micro_batches(
 
 def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelFacts], memory_bytes: int | None, pool: str) -> list[str]:
     """The same for the models of one pool; sizes of passes that this run has none of are filled with the policy's."""
-    room, on_gpu = _room(config, memory_bytes), memory_bytes is not None
+    room, on_gpu = room_of(config, memory_bytes), memory_bytes is not None
     counted = {one.size: one.is_used for one in passes_of(config) if one.budget is None}
     here = [one.size for one in passes_of(config) if one.budget is None and pool_of(config, one.model).name == pool]
     unset = [name for name in here if read(config, name) is None]
@@ -121,7 +121,7 @@ def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelFacts], memory_bytes:
     return notices
 
 
-def _room(config: PPOConfig, memory_bytes: int | None) -> int:
+def room_of(config: PPOConfig, memory_bytes: int | None) -> int:
     """Bytes that one process has: those of its GPU, or its share of the machine."""
     return memory_bytes or host_memory() // sum(max(pool.on_nodes) for pool in pools_of(config))
 
@@ -257,7 +257,7 @@ def _length(config: PPOConfig, rows: int | None) -> list[PlanLine]:
 def _memory(
     config: PPOConfig, facts: Mapping[str, ModelFacts], needs: Needs, memory_bytes: int | None, pool: Pool
 ) -> list[PlanLine]:
-    policy, room, on_gpu = facts[ACTOR_MODEL], _room(config, memory_bytes), memory_bytes is not None
+    policy, room, on_gpu = facts[ACTOR_MODEL], room_of(config, memory_bytes), memory_bytes is not None
     memory = estimate_memory(config, facts, None, needs, room, on_gpu=on_gpu, pool=pool.name)
     model, split = config.actor_rollout_ref.model, split_of(config, ACTOR_MODEL)
     dtype = model.dtype.replace("auto", "float32")

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from burnish.errors import BurnishError, WorkerError, text_of
+from burnish.errors import BurnishError, OutOfMemory, WorkerError, text_of
 from burnish.loop_thread import LoopThread
-from burnish.models.device import pick_device
+from burnish.models.device import measured_memory, pick_device
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,8 @@ class Worker:
 @contextmanager
 def typed_failures(worker_class: type, method: str, place: WorkerPlace) -> Iterator[None]:
     """The one boundary at which a worker's failures become typed; every executor calls methods inside it. A
-    BurnishError rises as it is; anything else as a WorkerError that names the place."""
+    BurnishError rises as it is, too little memory as OutOfMemory, anything else as a WorkerError; both name the place.
+    """
     began = time.perf_counter()
     log.debug("%s.%s begins", worker_class.__name__, method)
     try:
@@ -81,6 +82,8 @@ def typed_failures(worker_class: type, method: str, place: WorkerPlace) -> Itera
         raise
     except Exception as error:
         where = f"{worker_class.__name__}.{method} failed on rank {place.rank} of {place.world_size}"
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            raise OutOfMemory(f"{where}: out of memory, {measured_memory(device_of(place))}") from error
         raise WorkerError(f"{where}: {type(error).__name__}: {text_of(error)}") from error
 
 

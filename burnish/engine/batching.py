@@ -44,6 +44,19 @@ class MicroBatch:
         """A bound on tokens (`use_dynamic_bsz`), or one on sequences."""
         return cls(max_tokens=tokens) if by_tokens else cls(max_sequences=sequences)
 
+    def halved(self, lengths: Sequence[int]) -> "MicroBatch | None":
+        """Passes of half the size for rows of these lengths; None where each has one sequence already."""
+        if max(map(len, self.cut(lengths)), default=0) <= 1:
+            return None
+        if self.max_tokens is not None:
+            return MicroBatch(max_tokens=max(min(self.max_tokens, sum(lengths)) // 2, 1))
+        return MicroBatch(max_sequences=min(self.max_sequences or len(lengths), len(lengths)) // 2)
+
+    def __str__(self) -> str:
+        if self.max_tokens is not None:
+            return f"{self.max_tokens} tokens"
+        return f"{self.max_sequences} sequences" if self.max_sequences else "the whole batch"
+
     def cut(self, lengths: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Split rows into parts of at most `max_tokens` tokens, or of at most `max_sequences` rows in their order. A
         pass packs its sequences without padding, so a part costs what its sequences cost together. In each, rows keep

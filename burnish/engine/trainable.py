@@ -7,6 +7,7 @@ same batch: each works on its share of the rows and has a slice of the weights, 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from burnish.engine.forward import Forward
 from burnish.engine.mesh import Mesh
 from burnish.engine.offload import HostState, activation_offload, moves_state
 from burnish.engine.optim import clip_gradients, learning_rate, make_optimizer
+from burnish.engine.retry import in_smaller_passes
 from burnish.engine.sharding import local, reshard, shard, slices_of
 from burnish.protocol import DataProto
 
@@ -56,6 +58,18 @@ def infer_rows(
 ) -> dict[str, Tensor]:
     """`infer` of rows that are known by their lengths: `function` takes their numbers. No rows, no tensors."""
     module.eval()
+    if mesh is None:
+        return in_smaller_passes(partial(_infer_rows, module, function, lengths, None), lengths, micro)
+    return _infer_rows(module, function, lengths, mesh, micro)
+
+
+def _infer_rows(
+    module: "PreTrainedModel",
+    function: Callable[[np.ndarray], Mapping[str, Tensor]],
+    lengths: Sequence[int],
+    mesh: Mesh | None,
+    micro: MicroBatch,
+) -> dict[str, Tensor]:
     whole: dict[str, Tensor] = {}
     with torch.no_grad():
         for rows, counts in passes(lengths, micro, mesh):
@@ -131,6 +145,11 @@ class Trainable:
         """A mini-batch's `gradients`; returns metrics with `loss`. `loss_fn` gives a micro-batch's share of the loss:
         shares are summed, so a mean is divided by the count of the whole mini-batch, and metrics are tallies."""
         self.module.train()
+        if self.mesh is None:
+            return in_smaller_passes(partial(self._forward_backward, batch, loss_fn), _lengths(batch), micro)
+        return self._forward_backward(batch, loss_fn, micro)
+
+    def _forward_backward(self, batch: DataProto, loss_fn: Loss, micro: MicroBatch) -> dict[str, float]:
         self._forget_gradients()
         parts: list[Metrics] = []
         for rows, counts in passes(_lengths(batch), micro, self.mesh):

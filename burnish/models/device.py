@@ -21,6 +21,18 @@ def memory_of(device: "torch.device") -> int | None:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
+def measured_memory(device: "torch.device") -> str:
+    """How much of a GPU's memory this process and others have taken."""
+    import torch
+
+    if device.type != "cuda":
+        return "the memory of this machine is used up"
+    free, total = torch.cuda.mem_get_info(device)
+    own, most = torch.cuda.memory_reserved(device), torch.cuda.max_memory_allocated(device)
+    gib = [f"{value / 2**30:.1f} GiB" for value in (most, own, max(total - free - own, 0), total)]
+    return f"measured were at most {gib[0]} in tensors; this process holds {gib[1]}, others {gib[2]} of {gib[3]}"
+
+
 def dtype_on(device: "torch.device | str", dtype: str) -> str:
     """The type of weights that is meant on a device: auto is bfloat16 where the hardware has it, else float32."""
     import torch

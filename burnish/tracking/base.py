@@ -1,12 +1,21 @@
 """The contract of a logger: what `Tracker` calls, and what each of its backends is made of."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from burnish.literal import literal
 from burnish.tracking.disk import write_atomically
+
+SAMPLE = ("prompt", "response", "ground_truth", "score")  # what loggers get of a sample
+SAMPLES = 3  # of a step
+
+
+def few_samples(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What loggers get of the samples of a step; their control characters are codes."""
+    return [{name: literal(str(row.get(name))) for name in SAMPLE} for row in rows[:SAMPLES]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,9 @@ class Backend(ABC):
 
     @abstractmethod
     def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def log_samples(self, samples: Sequence[Mapping[str, Any]], step: int) -> None:  # noqa: B027
+        """A few samples of the step, each with the fields of `SAMPLE`, before its metrics; for loggers of text."""
 
     def close(self, failed: bool = False) -> None:
         """The run ended. `failed` is true when an exception ended it."""

@@ -22,14 +22,18 @@ CAUSES = 20  # looked at for the phase
 def write_failure(folder: Path, error: BaseException, *, step: int | None, steps: int | None, phase: str = "") -> None:
     """`step` is the last that was logged; `phase` what the run was at, where the error does not know. Never fails: the
     error itself is about to be raised."""
-    phases = (found for one in _chain(error) if isinstance(found := vars(one).get(PHASE), str))
     record = {
         "time": time.time(), "type": type(error).__name__, "message": text_of(error), "step": step, "steps": steps,
-        "phase": next(phases, phase), "traceback": "".join(traceback.format_exception(error)),
+        "phase": phase_of(error) or phase, "traceback": "".join(traceback.format_exception(error)),
         "pid": os.getpid(), "host": socket.gethostname(),
     }  # fmt: skip
     with suppress(CheckpointError):
         write_atomically(folder / ERROR_FILE, [json_text(record, indent=1) + "\n"])
+
+
+def phase_of(error: BaseException) -> str | None:
+    """The phase of a step that it left, by itself or what it came from."""
+    return next((found for one in _chain(error) if isinstance(found := vars(one).get(PHASE), str)), None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

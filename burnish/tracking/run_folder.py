@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml  # type: ignore[import-untyped]
+
 from burnish.config.build import to_recipe, to_yaml
 from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError, ConfigError
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONFIG_FILE, RECIPE_FILE = "config.yaml", "recipe.yaml"
+CONFIG_FILE, RECIPE_FILE, PLOT_FILE = "config.yaml", "recipe.yaml", "plot.png"
 LEFT_BY_A_RUN = (
     # Moved in this order: the pointer before the checkpoints, so that it never names one that is gone.
     "latest_checkpointed_iteration.txt", ".latest_checkpointed_iteration.txt.*", "global_step_*", ".global_step_*",
     CONFIG_FILE, RECIPE_FILE, "metrics.jsonl", "events.jsonl", "rollouts", "validation", "bad_steps", "tensorboard",
+    PLOT_FILE,
 )  # fmt: skip
 WRITE_DEADLINE_S = 600.0  # for samples to be written
 WRITE_HINT = "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
@@ -186,6 +189,15 @@ class RunFolder:
             if error is None:
                 raise
             log.error("%s", failure)  # the error that ended the run is the one to raise
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The keys of a run by section; none where there is no readable config.yaml."""
+    try:
+        keys = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return {}
+    return keys if isinstance(keys, dict) else {}
 
 
 def writable_folder(path: str | Path, key: str) -> Path:

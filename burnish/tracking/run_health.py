@@ -3,12 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]
-
 from burnish.errors import ConfigError
 from burnish.health.watch import Health
 from burnish.tracking.jsonl import METRICS_FILE, newest_samples, read_lines, read_metrics
-from burnish.tracking.run_folder import CONFIG_FILE
+from burnish.tracking.run_folder import CONFIG_FILE, read_config
 
 
 def read_health(folder: str | Path) -> Health:
@@ -17,11 +15,7 @@ def read_health(folder: str | Path) -> Health:
     if not (path / METRICS_FILE).is_file():
         fix = f"`burnish status {folder}` shows why" if (path / CONFIG_FILE).is_file() else "give the folder of a run"
         raise ConfigError(f"{folder}: no step is logged ({METRICS_FILE}); {fix}")
-    try:
-        keys = yaml.safe_load((path / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError):  # without it, remedies have no values
-        keys = None
-    health = Health(keys if isinstance(keys, dict) else {}, samples=partial(newest_samples, path / "rollouts"))
+    health = Health(read_config(path), samples=partial(newest_samples, path / "rollouts"))
     events = read_lines(path / "events.jsonl") if (path / "events.jsonl").is_file() else []
     best = {event.get("step"): event.get("best") for event in events if event.get("kind") == "checkpoint"}
     for metrics in read_metrics(path):

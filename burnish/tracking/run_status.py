@@ -27,6 +27,7 @@ EVENTS = 5  # shown
 SEARCHED = 500  # of the last events, for findings
 TAIL_LINES = 5  # of the metrics, of which another program may have spoilt the last
 WAITS = 5  # shown of each process
+VALUES = 3  # shown of a run in a list
 FINDING, SUBJECT, OWNER, MESSAGE = 160, 70, 28, 400  # characters of a line
 MARKS = ("config.yaml", METRICS_FILE, "events.jsonl", f"{STATUS}/*", LOCK_FILE, ERROR_FILE)  # of a run's folder
 DEPTH = 3  # folders that runs are looked for in: project, run, and a run of a sweep
@@ -66,7 +67,7 @@ class RunStatus:
     stacks: str | None = None  # the newest dump
     stacks_s: float | None = None
     has_checkpoint: bool = False
-    metric: str | None = None  # the first of the console's columns that the last line has
+    metric: str | None = None  # the first of the console's columns that the last line has, with their values
     error: dict[str, Any] | None = None  # error.json
 
     @property
@@ -141,13 +142,14 @@ def find_runs(root: str | Path) -> list[RunStatus]:
 
 
 def _metric(line: dict[str, Any]) -> str | None:
-    """As `reward 0.512`; not finite numbers are texts in JSON."""
+    """As `reward 0.512, length 31.0`; not finite numbers are texts in JSON."""
+    found = []
     for column in COLUMNS:
         name = column.metric(line)
         if name is not None and isinstance(line[name], int | float):
             with suppress(OverflowError):  # a whole number of another program
-                return f"{column.heading} {line[name]:{column.form}}"
-    return None
+                found.append(f"{column.heading} {line[name]:{column.form}}")
+    return ", ".join(found[:VALUES]) or None
 
 
 def _statuses(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
@@ -239,12 +241,12 @@ def as_text(status: RunStatus) -> str:
 
 
 def as_table(runs: Iterable[RunStatus]) -> str:
-    """What `burnish status` prints of several runs."""
-    rows = [("run", "state", "step", "last heard of", "last metric")]
+    """What `burnish runs` prints, and `burnish status` of several runs."""
+    rows = [("run", "state", "step", "last heard of", "findings", "last values")]
     for one in runs:
         step = f"{'-' if one.step is None else one.step}" + (f"/{one.steps}" if one.steps else "")
         age = "-" if one.age_s is None else _ago(one.age_s)
-        rows.append((one_line(one.folder), one.state, step, age, one.metric or "-"))
+        rows.append((one_line(one.folder), one.state, step, age, str(len(one.findings) or "-"), one.metric or "-"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

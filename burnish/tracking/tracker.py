@@ -17,14 +17,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.nearest import nearest
-from burnish.errors import CheckpointError, ConfigError, install_command
+from burnish.errors import CheckpointError, ConfigError, DataError, install_command
 from burnish.health.rule import NOTE
 from burnish.health.watch import Health
 from burnish.literal import one_line
-from burnish.tracking.base import Backend, RunFacts
+from burnish.tracking.base import Backend, RunFacts, few_samples
 from burnish.tracking.failure import write_failure
 from burnish.tracking.jsonl import LineFile, newest_samples, read_metrics
-from burnish.tracking.run_folder import RunFolder
+from burnish.tracking.plot import plot_curve, usual_metrics
+from burnish.tracking.run_folder import PLOT_FILE, RunFolder
 from burnish.tracking.transcript import keep_in, recorded
 from burnish.tracking.watchdog import Watchdog
 from burnish.user_code import exit_error
@@ -145,6 +146,15 @@ class Tracker:
             self.event("finding", step=step, rule=found.rule, **vars(found.newest))
         self.watchdog.step = step
 
+    def write_rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The samples of a step: all of them for the run folder, a few for loggers of text."""
+        self.start()
+        shown = few_samples(rows)
+        self.folder.write_rollouts(step, rows)
+        for backend in self._backends:
+            with waiting("logger", "the tracker", f"{type(backend).__name__} to take samples", LOGGER_S):
+                backend.log_samples(shown, step)
+
     def event(self, kind: str, **facts: Any) -> None:
         """Write one line to events.jsonl: what happened, when, and the facts. In any thread. Until the folder is the
         run's own they are held back: the file that is there is an earlier run's."""
@@ -171,6 +181,7 @@ class Tracker:
         failures: list[Exception] = []
         closers: list[tuple[str, Callable[[], None]]] = [("the samples to be written", self.folder.flush)]
         closers += [(f"{type(one).__name__} to close", partial(one.close, failed)) for one in self._backends]
+        closers.append((f"{PLOT_FILE} to be drawn", self._plot))
         for what, close in closers:
             try:
                 with waiting("logger", "the tracker", what, LOGGER_S):
@@ -184,6 +195,13 @@ class Tracker:
             failures.append(error)
         if failures:
             raise failures[0]
+
+    def _plot(self) -> None:
+        """A picture of the run, where matplotlib is installed and there is something to draw."""
+        if self._logged and is_installed("matplotlib"):
+            with suppress(DataError, FileNotFoundError):
+                names, title = usual_metrics(self.folder.path), self.folder.path.name
+                plot_curve(self.folder.path, self.folder.path / PLOT_FILE, metrics=names, title=title)
 
     def __enter__(self) -> "Tracker":
         self._recording.enter_context(recorded())

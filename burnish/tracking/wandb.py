@@ -1,11 +1,11 @@
 """The wandb logger (the extra `wandb`): one wandb run per run folder, continued when the run is resumed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
 from burnish.errors import ConfigError
-from burnish.tracking.base import RememberedBackend
+from burnish.tracking.base import SAMPLE, RememberedBackend
 
 OFFLINE = ("offline", "dryrun", "disabled")  # modes without a server
 
@@ -28,6 +28,14 @@ class WandbBackend(RememberedBackend):
             self._run = self._start()
         # Not `step=`: wandb drops a step that is not past the last one, and a resumed run repeats some.
         self._run.log({**metrics, "step": step})
+
+    def log_samples(self, samples: Sequence[Mapping[str, Any]], step: int) -> None:
+        import wandb
+
+        if self._run is None:
+            self._run = self._start()
+        table = wandb.Table(columns=list(SAMPLE), data=[[sample[name] for name in SAMPLE] for sample in samples])
+        self._run.log({"samples": table, "step": step})
 
     def _start(self) -> Any:
         import wandb

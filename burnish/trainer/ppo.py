@@ -42,6 +42,7 @@ from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
 from burnish.trainer.credit import Credit, reward_tokens
 from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.groups import Passes, RemoteRollouts, close_within, load_models, make_groups, write_captured
+from burnish.trainer.memory import ppo_memory_explained
 from burnish.trainer.report import BadUpdates, OnStep, batch_metrics, sample_rows, speed_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows
 from burnish.trainer.validate import Validator
@@ -175,7 +176,8 @@ class PPOTrainer:
     def fit(self) -> dict[str, float]:
         """Train to the last step, validating and saving on the way; returns the last step's metrics."""
         trainer = self.config.trainer
-        with self.tracker.folder, self.tracker, contextlib.closing(self), older_objects_kept():
+        named = ppo_memory_explained(self.config, "validation")
+        with self.tracker.folder, self.tracker, contextlib.closing(self), older_objects_kept(), named:
             metrics, saving = self.begin(), dict[str, float]()
             while self.step < self.total_steps and not trainer.val_only:
                 self.step += 1
@@ -329,7 +331,7 @@ class PPOTrainer:
         """What the batch looked like; its samples go to the run folder."""
         every = self.config.trainer.rollout_dump_freq
         if every > 0 and self.step % every == 0:
-            self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
+            self.tracker.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
         return batch_metrics(batch, self.config, self.step - 1)
 
     def save(self) -> None:

@@ -17,6 +17,7 @@ from burnish.config import PPOConfig
 from burnish.data.augment import AUGMENTED
 from burnish.engine.dump import FOLDER as DUMPS
 from burnish.engine.dump import dump_folder
+from burnish.engine.retry import OOM_RETRIES
 from burnish.errors import BadStepError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import unboxed
@@ -196,7 +197,10 @@ class BadUpdates:
     def note(self, role: str, updates: Mapping[str, list[float]], step: int, metrics: dict[str, float]) -> None:
         """Add the metrics of a role's optimiser steps; BadStepError when too many in a row could not be applied."""
         bad = updates.get(f"{role}/bad_step", [])
+        retries = metrics.get(OOM_RETRIES, 0) + sum(updates.get(OOM_RETRIES, []))
         metrics.update(reduce_metrics({name: values for name, values in updates.items() if name != f"{role}/bad_step"}))
+        if retries:
+            metrics[OOM_RETRIES] = retries
         if any(bad):
             count = int(sum(bad))
             metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count

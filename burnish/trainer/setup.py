@@ -17,6 +17,7 @@ from burnish.config import PPOConfig
 from burnish.config.build import explain
 from burnish.config.checks import check_files, check_heads, check_model
 from burnish.config.finalise import finalise
+from burnish.config.fit import advice
 from burnish.config.load import Loaded, libraries
 from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_of
 from burnish.config.plan import plan_micro_batches, plan_numbers, plan_table
@@ -29,7 +30,7 @@ from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
 from burnish.entry.ending import terminated_as_interrupted
-from burnish.errors import ModelError, WorkerDied, WorkersLate
+from burnish.errors import ModelError, OutOfMemory, WorkerDied, WorkersLate
 from burnish.literal import print_text
 from burnish.models.adapters import initial_adapter
 from burnish.models.device import dtype_on, memory_of, pick_device
@@ -39,6 +40,7 @@ from burnish.models.loading import check_reward_model, load_tokenizer, naming
 from burnish.rewards.managers import find_manager, load_manager
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.checkpoint import MODEL, STATE
+from burnish.trainer.memory import ppo_memory_explained
 from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.report import OnStep
 from burnish.trainer.restart import Restarts
@@ -58,6 +60,8 @@ def run(loaded: Loaded[PPOConfig], on_step: OnStep | None = None) -> None:
     if loaded.flags.plan:
         numbers = plan_numbers(config, rows, facts, needs_of(config), device_memory(config.trainer.device))
         print_text(plan_table(numbers))
+        if too_much := advice(config, facts, device_memory(config.trainer.device), needs_of(config)):
+            raise OutOfMemory(f"does not fit: {too_much}")
         return
     print_text(explain(config, loaded.explicit))
     trainer = train(config, loaded.given, on_step)
@@ -79,7 +83,8 @@ def train(config: PPOConfig, given: dict[str, Any], on_step: OnStep | None = Non
                 with ExitStack() as stack:  # `fit` closes both; workers that cannot be made must not leave them open
                     stack.enter_context(trainer.tracker)
                     stack.enter_context(closing(trainer))
-                    trainer.init_workers()
+                    with ppo_memory_explained(config, "loading the models"):
+                        trainer.init_workers()
                     stack.pop_all()
                 restarts.write_event(trainer)
                 trainer.fit()

@@ -32,6 +32,7 @@ from burnish.engine.batching import MicroBatch
 from burnish.engine.diagnosis import check_weights
 from burnish.engine.dump import BadSteps, Update, dump_folder
 from burnish.engine.forward import Forward
+from burnish.engine.retry import OOM_RETRIES, OomRetries
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
 from burnish.entry.ending import StopRequest
@@ -54,6 +55,7 @@ from burnish.trainer.checkpoint import (
     restoring,
     step_of,
 )
+from burnish.trainer.memory import memory_explained
 from burnish.trainer.report import OnStep
 from burnish.trainer.stage import choose_folder
 from burnish.waits import waiting
@@ -142,7 +144,8 @@ class SupervisedTrainer(Generic[Config, Example]):
 
     def fit(self) -> dict[str, float]:
         metrics, stop = dict[str, float](), StopRequest()
-        with self.tracker, contextlib.ExitStack() as stack:
+        device = pick_device(self.config.trainer.device)
+        with self.tracker, contextlib.ExitStack() as stack, memory_explained(device, self._less_memory, "training"):
             stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
             self.begin()
             while self.step < self.total_steps:
@@ -162,6 +165,12 @@ class SupervisedTrainer(Generic[Config, Example]):
             if stop.asked:
                 raise KeyboardInterrupt
         return metrics
+
+    def _less_memory(self) -> str:
+        return (
+            f"passes hold {self.objective.micro}: lower data.micro_batch_size_per_gpu, set "
+            "model.enable_gradient_checkpointing=True, or lower data.max_length"
+        )
 
     def begin(self) -> None:
         self.trainable = make_trainable(self.objective, self.total_steps)
@@ -196,6 +205,7 @@ class SupervisedTrainer(Generic[Config, Example]):
             "training/global_step": self.step,
             "training/epoch": epoch,
             **{f"train/{name}": value for name, value in update.items()},
+            **({OOM_RETRIES: retries} if (retries := OomRetries.take()) else {}),
             "perf/total_num_tokens": tokens,
             "perf/time_per_step": seconds,
             "perf/throughput": tokens / seconds,

@@ -26,6 +26,7 @@ from burnish.engine.dump import BadSteps, Update
 from burnish.engine.flops import mfu, sequence_flops
 from burnish.engine.mesh import Mesh
 from burnish.engine.offload import HostModule
+from burnish.engine.retry import OOM_RETRIES, OomRetries
 from burnish.engine.seeding import seed_torch
 from burnish.engine.state import Snapshot, Write
 from burnish.engine.trainable import Loss, Trainable
@@ -211,6 +212,8 @@ def update_metrics(
     for update in updates:
         for name, value in update.items():
             metrics.setdefault(name if "/" in name else f"{role}/{name}", []).append(value)
+    if retries := OomRetries.take():
+        metrics[OOM_RETRIES] = [retries]
     processes = 1 if trainable.mesh is None else trainable.mesh.size
     flops = sequence_flops(trainable.module, computed, backward=True) / processes
     if (utilisation := mfu(flops, seconds, trainable.device)) is not None:

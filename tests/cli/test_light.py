@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from burnish.cli import data, quickstart, retriever, runs, serve
+from burnish.cli import data, quickstart, retriever, run_views, runs, serve
 from burnish.cli.main import main
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
@@ -111,6 +111,11 @@ def test_help_files_and_refusals_come_without_torch(tmp_path):
         (serve_command.parser, "retriever serve", {"index": "wiki-index"}),
         (serve.parser, "serve", {"port": 8001, "folder": "outputs/quickstart"}),
         (runs.status_parser, "status", {"run": "outputs/burnish/run"}),
+        (runs.runs_parser, "runs", {"folder": "outputs"}),
+        (run_views.show_parser, "show", {"step": 10, "worst": True}),
+        (run_views.plot_parser, "plot", {"metric": ["critic/score/mean", "response_length/mean"]}),
+        (run_views.tensorboard_parser, "tensorboard", {"run": "outputs/burnish/run"}),
+        (run_views.compare_parser, "compare", {"runs": ["outputs/burnish/grpo", "outputs/burnish/rloo"]}),
         (quickstart.parser, "quickstart", {"task": "search", "seeds": [1, 2, 3], "steps": 60}),
     ],
 )

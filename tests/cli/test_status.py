@@ -180,9 +180,9 @@ def test_runs_below_a_folder_are_listed_the_newest_first(run, tmp_path, monkeypa
     finished(run)  # moves b to previous-1, which is no run
     assert main(["status"]) == 0
     assert [line.split("  ") for line in re.sub("  +", "  ", capsys.readouterr().out).splitlines()] == [
-        ["run", "state", "step", "last heard of", "last metric"],
-        ["outputs/project/sweep/b", "done", "80/80", "0 s ago", "reward 0.500"],
-        ["outputs/project/a", "failed", "3/80", "7 s ago", "reward 0.300"],
+        ["run", "state", "step", "last heard of", "findings", "last values"],
+        ["outputs/project/sweep/b", "done", "80/80", "0 s ago", "-", "reward 0.500"],
+        ["outputs/project/a", "failed", "3/80", "7 s ago", "-", "reward 0.300"],
     ]
     assert main(["status", "outputs/project", "--json"]) == 0
     assert [one["metric"] for one in json.loads(capsys.readouterr().out)] == ["reward 0.500", "reward 0.300"]

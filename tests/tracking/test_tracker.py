@@ -191,7 +191,26 @@ def test_tensorboard_holds_the_scalars_and_a_resumed_run_replaces_lost_steps(tra
     assert [(e.step, e.value) for e in events.Scalars("reward/mean")] == [(1, 1.0), (2, 20.0)]
 
 
+SAMPLE = {"prompt": "1+1=?", "response": "**2**\n<b>\x1b[2J</b>", "ground_truth": "2", "score": 1.0, "uid": 0}
+
+
+def test_tensorboard_shows_a_few_samples_as_plain_text(trainer, folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trainer.logger = ["tensorboard"]
+    with Tracker(trainer, folder) as tracker:
+        tracker.write_rollouts(1, [SAMPLE] * 5)
+        tracker.log({"reward/mean": 1.0}, 1)
+    events = EventAccumulator(str(folder.path / "tensorboard")).Reload()
+    tags = events.Tags()["tensors"]
+    assert tags == [f"samples/{number}/text_summary" for number in range(3)]
+    (text,) = events.Tensors(tags[0])[0].tensor_proto.string_val
+    assert b"response\n\n    **2**\n    <b>\\x1b[2J</b>\n" in text
+    assert len(read_lines(folder.path / "rollouts/1.jsonl")) == 5
+
+
 WANDB = {
+    "Table": lambda columns, data: (columns, data),
     "setup": lambda: SimpleNamespace(settings=SimpleNamespace(mode=os.environ.get("WANDB_MODE", "online"))),
     "login": lambda prompt, verify: True,
 }
@@ -217,9 +236,12 @@ def test_wandb_gets_names_config_and_steps_and_is_continued(trainer, folder, mon
     trainer.logger = ["wandb"]
     with Tracker(trainer, folder, config={"data": {"seed": 1}}) as tracker:
         tracker.log({"a": 1.0}, 1)
+        tracker.write_rollouts(2, [SAMPLE])
     assert runs[0].arguments["project"] == "project" and runs[0].arguments["name"] == "experiment"
     assert runs[0].arguments["config"] == {"data": {"seed": 1}} and runs[0].arguments["id"] is None
-    assert runs[0].logged == [{"a": 1.0, "step": 1}] and runs[0].finished == 0
+    shown, texts = runs[0].logged[1]["samples"], ["1+1=?", "**2**\n<b>\\x1b[2J</b>", "2", "1.0"]
+    assert shown == (["prompt", "response", "ground_truth", "score"], [texts]) and runs[0].logged[1]["step"] == 2
+    assert runs[0].logged[0] == {"a": 1.0, "step": 1} and runs[0].finished == 0
 
     with pytest.raises(ValueError), Tracker(trainer, folder) as tracker:
         tracker.resume(1)
