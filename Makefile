@@ -32,7 +32,7 @@ SGLANG := $(SGLANG_VENV)/.sglang-installed
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
-.PHONY: help setup quickstart search-quickstart test test-long test-hostile test-kill test-cluster test-vllm test-sglang lint format constraints nano nano-agent bench clean
+.PHONY: help setup quickstart search-quickstart test test-long test-hostile test-kill test-cluster test-browser test-vllm test-sglang lint format constraints nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -60,6 +60,9 @@ test-kill: $(FULL) ## kill N runs of all kinds at random moments, and resume eac
 
 test-cluster: $(FULL) ## run the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
 	$(BIN)/python -m pytest -m cluster $(ARGS)
+
+test-browser: $(FULL) ## run the tests of the dashboard in a real Chromium (Debian: packages chromium, chromium-driver)
+	$(BIN)/python -m pytest -m browser $(ARGS)
 
 test-vllm: $(VLLM) ## run the tests of the vllm engine, in a separate environment with a CPU build of vLLM (minutes)
 	$(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS)

@@ -288,9 +288,16 @@ class DataProto:
         self.reorder([*range(len(self)), *[row] * padding_size])
 
     def make_iterator(
-        self, mini_batch_size: int, epochs: int, shuffle: bool = False, seed: int | None = None
+        self,
+        mini_batch_size: int,
+        epochs: int,
+        shuffle: bool = False,
+        seed: int | None = None,
+        dataloader_kwargs: Mapping[str, bool] | None = None,
     ) -> Iterator["DataProto"]:
-        """Mini-batches of this size, `epochs` times over all rows; a seeded shuffle always gives the same order."""
+        """Mini-batches of this size, `epochs` times over all rows; a seeded shuffle always gives the same order.
+        `dataloader_kwargs` is another way to say `{"shuffle": True}`."""
+        shuffle = shuffle or (dataloader_kwargs or {}).get("shuffle", False)
         if mini_batch_size < 1 or len(self) % mini_batch_size:
             raise ValueError(f"{len(self)} rows do not divide into mini-batches of {mini_batch_size}")
         if shuffle and seed is None:

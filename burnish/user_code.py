@@ -205,6 +205,8 @@ class _Shortened:
 
 
 def _import_failed(about: str) -> ConfigError:
+    if isinstance(error := sys.exception(), ConfigError) and str(error).startswith(about):
+        return error  # which says it all, such as that the file starts a run
     return ConfigError(f"{about}: importing it failed\n{user_traceback()}")
 
 

@@ -47,7 +47,7 @@ ONLY_IN = {
 # Imported, with all they import in turn, without torch: help and config errors come at once, scorers start fast.
 TORCH_FREE = (
     "errors.py", "literal.py", "waits.py", "loop_thread.py", "child", "user_code.py", "config", "sandbox", "tracking",
-    "cli", "entry", "api",
+    "cli", "entry", "api", "dashboard",
     "search/client.py", "search/serve_command.py", "rewards/scores", "rewards/process.py", "rewards/reference.py",
     "algorithms/__init__.py", "algorithms/advantages/__init__.py", "algorithms/losses/__init__.py",
     "algorithms/needs.py",
@@ -105,10 +105,10 @@ def test_each_part_imports_only_what_the_table_allows(part):
     assert not [line for path in python_files() if part_of(path) == part for line in forbidden(path)]
 
 
-def test_table_has_no_stale_parts_and_nobody_imports_cli_or_api_or_serving():
+def test_table_has_no_stale_parts_and_nobody_imports_cli_or_api_or_serving_or_the_dashboard():
     assert set(ALLOWED) == {part_of(path) for path in python_files()} - {"__init__"}
     others = [names for part, names in ALLOWED.items() if part != "api"]
-    assert not {name.partition(".")[0] for names in others for name in names} & {"cli", "api", "serving"}
+    assert not {name.partition(".")[0] for names in others for name in names} & {"cli", "api", "serving", "dashboard"}
 
 
 def test_every_name_of_the_package_is_there_and_none_is_imported_before_it_is_used():

@@ -284,9 +284,12 @@ def test_what_does_not_fit_is_refused_at_once(batch, call, error, message):
 
 
 def test_a_seeded_iterator_repeats_itself_and_shuffles_each_epoch(batch):
-    def order(seed):
-        return [int(x) for part in batch.make_iterator(2, 3, shuffle=True, seed=seed) for x in part.batch["ids"][:, 0]]
+    def order(seed, **arguments):
+        parts = batch.make_iterator(2, 3, seed=seed, **arguments or {"shuffle": True})
+        return [int(x) for part in parts for x in part.batch["ids"][:, 0]]
 
+    assert order(5) == order(5, dataloader_kwargs={"shuffle": True})
+    assert order(None, dataloader_kwargs={"shuffle": False}) == [0, 3, 6, 9] * 3
     assert order(5) == order(5) != order(6)
     epochs = [tuple(order(5)[i : i + 4]) for i in (0, 4, 8)]
     assert all(sorted(epoch) == [0, 3, 6, 9] for epoch in epochs)

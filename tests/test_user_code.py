@@ -62,6 +62,12 @@ def test_a_file_that_failed_is_run_again(write):
             load_object(path, "f", *KEYS)
 
 
+def test_a_file_that_starts_a_run_is_refused_in_one_sentence(write):
+    path = write("import burnish\ndef f(): ...\nburnish.train()")
+    with pytest.raises(ConfigError, match=r"^some.path=\S*mine.py: this file calls burnish.train [^\n]*$"):
+        load_object(path, "f", *KEYS)
+
+
 def test_a_dataclass_finds_its_module(write):
     path = write("import dataclasses\n@dataclasses.dataclass\nclass Thing:\n    x: 'int' = 3")
     assert load_class(path, "Thing", *KEYS)().x == 3

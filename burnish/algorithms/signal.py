@@ -25,7 +25,7 @@ def signal_metrics(batch: Mapping[str, torch.Tensor], uid: Sequence[int] | np.nd
     scores = masked_sum(batch["token_level_scores"], mask, dim=-1).double()
     metrics = _groups(scores[present].numpy(force=True), np.asarray(uid)[present.numpy(force=True)])
     if "rollout_log_probs" in batch.keys() and bool(present.any()):  # noqa: SIM118  (a TensorDict answers `in` only for its keys)
-        metrics["rollout/entropy"] = -float(batch["rollout_log_probs"][mask].double().mean())
+        metrics["response/entropy"] = -float(batch["rollout_log_probs"][mask].double().mean())
     both = torch.stack([scores, length.double()])[:, present]
     if both.shape[1] > 2 and bool((both.amax(1) > both.amin(1)).all()):
         metrics["response_length/score_correlation"] = float(torch.corrcoef(both)[0, 1])

@@ -79,11 +79,11 @@ class AlgorithmTable:
             entry = getattr(function, "entry", None) or Entry(function, getattr(function, "needs", NOTHING))
         else:
             near = difflib.get_close_matches(name.lower(), self.entries, n=1)
-            hint = f", did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             if name.lower() in self.elsewhere:
-                hint = f": {self.elsewhere[name.lower()]}"
+                hint = f": {self.elsewhere[name.lower()]}."
             raise ConfigError(
-                f"{self.key}={name}: no such name{hint}. There are {', '.join(sorted(self.entries))}; a custom "
+                f"{self.key}={name}: no such name{hint} There are {', '.join(sorted(self.entries))}; a custom "
                 "function is named by its import path, my.module:function, or is registered in a module of "
                 "actor_rollout_ref.model.external_lib"
             )

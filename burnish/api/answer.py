@@ -4,14 +4,15 @@ import asyncio
 import atexit
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from burnish.api.call import public
-from burnish.api.data import prompt_row, to_files
+from burnish.api.data import named_in_errors, prompt_row, to_files
 from burnish.api.keys import given_keys, load
 from burnish.api.reward import read_reward
 from burnish.api.table import Rows
@@ -20,6 +21,7 @@ from burnish.config.finalise import finalise_eval
 from burnish.data.files import read_rows
 from burnish.entry.arguments import need_packages, read_key
 from burnish.errors import ConfigError
+from burnish.literal import one_line
 
 if TYPE_CHECKING:
     from burnish.serving.server import ServeServer
@@ -60,10 +62,9 @@ def generate(
         ("output", OUTPUT, output),
     ]
     given = given_keys(GENERATION, keys, short)
-    with _place(given.get(OUTPUT)) as place:
+    with _place(given.get(OUTPUT)) as place, named_in_errors(place.parent):
         given[OUTPUT] = str(place)
-        if "data.path" in given:
-            given["data.path"] = _file_of(given["data.path"], place.parent, f"{place.stem}.prompts")
+        given["data.path"] = _file_of(given, place.parent, f"{place.stem}.prompts")
 
         from burnish.trainer import generation
 
@@ -85,7 +86,7 @@ class Scores:
 
     def __repr__(self) -> str:
         parts = [f"{name} {'no score' if mean is None else f'{mean:.4f}'}" for name, mean in self.means.items()]
-        return f"Scores: mean {self.mean:.4f} of {len(self.rows)} rows ({', '.join(parts)})"
+        return one_line(f"Scores: mean {self.mean:.4f} of {len(self.rows)} rows ({', '.join(parts)})")
 
 
 @public
@@ -110,10 +111,9 @@ def evaluate(
     elif generation_keys or sampling:
         raise ConfigError("evaluate: without model= nothing is generated; give a model, or leave the sampling out")
     given = given_keys(EVAL, keys, [("data", "data.path", data), *scored_by.short])
-    with _place(given.get(OUTPUT), "scores.json") as place, scored_by.shared():
+    with _place(given.get(OUTPUT), "scores.json") as place, scored_by.shared(), named_in_errors(place.parent):
         given[OUTPUT] = str(place)
-        if "data.path" in given:
-            given["data.path"] = _file_of(given["data.path"], place.parent, "responses")
+        given["data.path"] = _file_of(given, place.parent, "responses")
 
         from burnish.trainer.evaluation import REWARD_INFO, SCORES, measure
 
@@ -208,8 +208,8 @@ def _place(output: Any, name: str = "responses.parquet") -> Iterator[Path]:
         yield Path(folder) / name
 
 
-def _file_of(data: Any, folder: Path, name: str) -> str:
-    files = to_files(data, folder, name, prompt_row)
+def _file_of(given: Mapping[str, Any], folder: Path, name: str) -> str:
+    files = to_files(given["data.path"], folder, name, partial(prompt_row, keys=given))
     if len(files) > 1:
         raise ConfigError(f"data names {len(files)} files, and one is read at a time")
     return files[0]

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from burnish.config.reward import CustomRewardFunctionConfig
 from burnish.errors import ConfigError, DataError
 from burnish.rewards import function
 from burnish.rewards.contract import HERE
@@ -39,8 +40,8 @@ class Reward:
         if not self.objects:
             return []
         return [
-            f"reward {', '.join(self.objects)}: not in a file that another process can import, so it runs in this one, "
-            "in a thread, with reward.timeout for each score"
+            f"reward function {', '.join(self.objects)}: other processes cannot import it, so it runs in this one, in "
+            "a thread; reward.timeout limits each score"
         ]
 
     @contextmanager
@@ -60,6 +61,8 @@ def read_reward(reward: Any) -> Reward:
         return Reward()
     objects: dict[str, Callable[..., Any]] = {}
     if isinstance(reward, Mapping | list | tuple):
+        if not reward:
+            raise ConfigError("reward is empty; give a function, or leave reward= out for the scorers of the rows")
         return Reward({f"{SECTION}.functions": dict(_several(reward, objects))}, objects)
     place = _place(reward, _name(reward), objects)
     return Reward({f"{SECTION}.{name}": value for name, value in place.items()}, objects)
@@ -73,6 +76,8 @@ def _several(reward: Any, objects: dict[str, Any]) -> Iterator[tuple[str, dict[s
         one, weight = item if isinstance(item, tuple) and len(item) == 2 else (item, 1.0)
         place = dict(one) if isinstance(one, Mapping) else _place(one, str(name or _name(one)), objects)
         name = str(name or place.get("name") or re.split(r"[/.]", place.get("path", "").removesuffix(".py"))[-1])
+        if isinstance(one, str | Path):
+            place = {"name": CustomRewardFunctionConfig().name, **place}  # not the name that it has here
         if name in taken:
             raise ConfigError(f"reward: two functions are called {name}; give a dict that names them")
         taken.add(name)
@@ -86,7 +91,8 @@ def _place(one: Any, name: str, objects: dict[str, Any]) -> dict[str, Any]:
     if isinstance(one, str):
         return _by_text(one)
     if not callable(one):
-        raise ConfigError(f"reward is a {type(one).__name__}; give a function, several, a path or a scorer's name")
+        kind = type(one).__name__
+        raise ConfigError(f"reward has the type {kind}; give a function, several in a dict, a path or a scorer's name")
     if importable(one):
         return {"path": one.__module__, "name": one.__name__}
     objects[name] = one
@@ -103,7 +109,7 @@ def _by_text(text: str) -> dict[str, Any]:
         if scorer.runs == "sandbox":
             raise ConfigError(f"reward={text!r}: leave it out; this scorer is for rows whose data_source names it")
         return {"path": scorer.module.__name__}
-    if "." in path:
+    if name or "." in path:
         return {"path": path} | ({"name": name} if name else {})
     raise ConfigError(
         f"reward={text!r}: no such scorer{nearest(text, names)} (there are {', '.join(names)}); give a function of "

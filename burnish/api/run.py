@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from burnish.api.table import Metrics, Rows
 from burnish.errors import ConfigError, DataError
 from burnish.models.folder import newest_checkpoint
+from burnish.rewards.contract import HERE
 from burnish.tracking.jsonl import METRICS_FILE, read_metrics
 from burnish.tracking.plot import REWARD, plot_curve, usual_metrics
 from burnish.tracking.run_folder import CONFIG_FILE, PLOT_FILE
@@ -84,7 +85,25 @@ class Run:
         for option, key in (("prompt_length", "max_prompt_length"), ("response_length", "max_response_length")):
             if key in lengths and option not in options:
                 options[option] = lengths[key]
-        return evaluate(model=self.model, data=data, reward=reward or self.reward, **options)
+        reward = reward or self.reward
+        if reward is None:
+            options.setdefault("keys", self._scored_by())
+        return evaluate(model=self.model, data=data, reward=reward, **options)
+
+    def _scored_by(self) -> dict[str, Any]:
+        """The keys of the run's own reward function, or functions."""
+        from omegaconf import OmegaConf
+
+        section = "custom_reward_function"
+        custom: Any = OmegaConf.to_container(self.config.get(section) or OmegaConf.create())
+        functions = custom.get("functions") or {}
+        if lost := [one["name"] for one in (custom, *functions.values()) if one.get("path") == HERE]:
+            program = "the program that started this run"
+            raise ConfigError(f"{self.folder}: its reward, {', '.join(lost)}, is of {program}; give it as reward=")
+        if functions:
+            return {f"{section}.functions": functions}
+        names = ("path", "name", "reward_kwargs") if custom.get("path") else ()
+        return {f"{section}.{name}": custom[name] for name in names}
 
     def __repr__(self) -> str:
         values = [value for value in self.metrics.get(REWARD, []) if not math.isnan(value)]

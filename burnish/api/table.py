@@ -26,7 +26,7 @@ class Table:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        rows = [self.heads(), *([_text(cell, SHOWN_TEXT) for cell in row] for row in self.cells())]
+        rows = [[_text(cell, SHOWN_TEXT) for cell in row] for row in (self.heads(), *self.cells())]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([*lines, *([self.note] if self.note else [])])
@@ -43,7 +43,9 @@ class Table:
         try:
             import pandas  # type: ignore[import-untyped]
         except ImportError as error:
-            raise UserError("to_pandas() needs the package pandas; install it with pip install pandas") from error
+            raise UserError(
+                "to_pandas() needs the package pandas; install it with `pip install -c constraints.txt pandas`"
+            ) from error
         return pandas.DataFrame(dict(self) if isinstance(self, Mapping) else list(self))  # type: ignore[call-overload]
 
 
@@ -97,7 +99,7 @@ class Rows(Table, list[dict[str, Any]]):
     @property
     def note(self) -> str:  # type: ignore[override]
         columns = dict.fromkeys(name for row in self for name in row)
-        return f"{len(self)} rows; columns: {', '.join(columns)}"
+        return one_line(f"{len(self)} rows; columns: {', '.join(columns)}")
 
 
 def _text(value: Any, most: int) -> str:

@@ -1,12 +1,14 @@
 """`train` and `sft`: rows, a reward and keys → what `burnish ppo` and `burnish sft` do, and a `Run`."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from burnish.api.call import public
-from burnish.api.data import conversation_row, prompt_row, to_files
+from burnish.api.data import conversation_row, named_in_errors, prompt_row, to_files
 from burnish.api.keys import NAME, given_keys, load, run_folder
 from burnish.api.reward import read_reward
 from burnish.api.run import Run, ranked
@@ -16,6 +18,7 @@ from burnish.data.files import Row, describe
 from burnish.errors import ConfigError
 from burnish.trainer.main_ppo import finish
 
+_training = threading.Lock()
 BATCH = 32  # prompts of a step at most, where nobody says how many
 BATCH_KEY, TRAIN, VAL = "data.train_batch_size", "data.train_files", "data.val_files"
 
@@ -91,7 +94,7 @@ def train(
         ("data", TRAIN, data),
         ("val", VAL, val),
     ]
-    scored_by = read_reward(reward)
+    scored_by, callback = read_reward(reward), after_each(on_step)
     with job(PPO, keys, [*short, *scored_by.short], prompt_row) as given, scored_by.shared():
         loaded = load(PPO, {"algorithm.adv_estimator": "grpo"} | given)
         loaded.notices += finish(loaded.config, loaded.explicit) + scored_by.notices
@@ -102,7 +105,7 @@ def train(
             )
         from burnish.trainer import setup  # torch only once the keys are known to be right
 
-        setup.run(loaded, after_each(on_step))
+        setup.run(loaded, callback)
     return Run(loaded.config.trainer.default_local_dir, reward)
 
 
@@ -142,34 +145,52 @@ def sft(
         ("data", TRAIN, data),
         ("val", VAL, val),
     ]
+    callback = after_each(on_step)
     with job(SFT, keys, short, conversation_row) as given:
         loaded = load(SFT, given)
         loaded.notices += finalise_sft(loaded.config, loaded.explicit)
         from burnish.trainer import supervised  # torch, as above
         from burnish.trainer.sft import NextTokens
 
-        supervised.run(loaded, NextTokens, after_each(on_step))
+        supervised.run(loaded, NextTokens, callback)
     return Run(loaded.config.trainer.default_local_dir)
 
 
 @contextmanager
 def job(
-    schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]], to_row: Callable[[Row], Row]
+    schema: Schema[Any], keys: Any, short: Iterable[tuple[str, str, Any]], to_row: Callable[..., Row]
 ) -> Iterator[dict[str, Any]]:
     """The keys of a run, with files in its folder in place of rows, and a size of batch that the rows fill."""
     given = given_keys(schema, keys, short)
-    with run_folder(schema, given) as folder:
+    with _one_at_a_time(), run_folder(schema, given) as folder, named_in_errors(folder / "data"):
         for key, name in ((TRAIN, "train"), (VAL, "val")):
             if key in given:
-                given[key] = to_files(given[key], folder / "data", name, to_row)
+                given[key] = to_files(given[key], folder / "data", name, partial(to_row, keys=given))
         if TRAIN in given:
             given.setdefault(BATCH_KEY, min(BATCH, sum(describe(file).rows for file in given[TRAIN])))
         yield given
 
 
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Two runs of a process would share its reward functions, its random numbers and its log."""
+    if not _training.acquire(blocking=False):
+        raise ConfigError(
+            "another run of this process has not ended; wait for it, or start this one in its own process"
+        )
+    try:
+        yield
+    finally:
+        _training.release()
+
+
 def after_each(on_step: Callback | Sequence[Callback]) -> Any:
     """The `OnStep` of the trainers that calls them all."""
     callbacks = [on_step] if callable(on_step) else on_step
+    if not (isinstance(callbacks, Sequence) and all(map(callable, callbacks))):
+        raise ConfigError(
+            f"on_step has the type {type(on_step).__name__}; give a function that takes a step, or a list"
+        )
 
     def call(number: int, metrics: Mapping[str, float], make_samples: Callable[[], list[Row]]) -> bool:
         step = Step(number, metrics, make_samples)

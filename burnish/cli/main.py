@@ -9,7 +9,7 @@ if __name__ == "__main__":
 
 import importlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,22 +20,22 @@ from burnish.config.nearest import nearest
 from burnish.entry.ending import importing, leave
 from burnish.entry.guard import DEBUG, guard
 from burnish.entry.keys import HELP, KEY_COMMANDS, first_keys
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import ConfigError
 from burnish.literal import print_text
 
 
 @dataclass(frozen=True)
 class CliCommand:
-    """One line of `burnish --help`. Without `module` and `parts` the command is not available yet."""
+    """One line of `burnish --help`, of a command with a module or with parts."""
 
     summary: str
-    module: str | None = None  # whose `main`, or the function after a colon, takes the rest of the command line
+    module: str = ""  # whose `main`, or the function after a colon, takes the rest of the command line
     parts: Mapping[str, "CliCommand"] = field(default_factory=dict)  # `burnish data make`
     examples: tuple[str, ...] = ()  # of a command with parts
     more: str = "Every command has --help."
 
     def load(self) -> Any:
-        module, _, name = str(self.module).partition(":")
+        module, _, name = self.module.partition(":")
         return getattr(importlib.import_module(module), name or "main")
 
 
@@ -90,7 +90,7 @@ COMMANDS = {
     ),
     "replay": CliCommand("re-run a NaN/Inf update that a run dumped", "burnish.cli.runs:replay"),
     "retriever": RETRIEVER,
-    "dashboard": CliCommand("browse runs and trajectories"),
+    "dashboard": CliCommand("browse runs and trajectories in a web page", "burnish.cli.dashboard"),
 }
 
 
@@ -137,12 +137,10 @@ def dispatch(argv: list[str]) -> int | None:
             meant = MEANT.get(name.lower().replace("-", "_")) if commands is COMMANDS else None
             near = meant or nearest(name, commands)
             hint = f"Did you mean `{' '.join([*typed[:-1], near])}`? " if near else ""
-            raise ConfigError(f"unknown command: {' '.join(typed)}. {hint}Available: {', '.join(available(commands))}")
+            raise ConfigError(f"unknown command: {' '.join(typed)}. {hint}Available: {', '.join(commands)}")
         chosen = commands[name]
         commands = dict(chosen.parts)
     assert chosen is not None
-    if chosen.module is None:
-        raise NotAvailable(f"{' '.join(typed)} ({chosen.summary})", f"Available: {', '.join(available())}")
     if keys := KEY_COMMANDS.get(typed[1]):
         return keys.run(chosen.load, argv)
     with importing():
@@ -151,12 +149,7 @@ def dispatch(argv: list[str]) -> int | None:
     return code
 
 
-def available(commands: Mapping[str, CliCommand] = COMMANDS) -> list[str]:
-    return [name for name, command in commands.items() if command.module or command.parts]
-
-
 def overview() -> str:
-    later = [name for name in COMMANDS if name not in available()]
     return f"""\
 burnish: reinforcement learning for language models
 
@@ -169,10 +162,7 @@ its keys to begin with (default in brackets):
 {first_keys()}
 
 commands:
-{lines(COMMANDS, available())}
-
-not available yet:
-{lines(COMMANDS, later)}
+{lines(COMMANDS)}
 
 Runs take keys: key=value. The other commands take what they read first, then flags: --flag value, or flag=value.
 `burnish ppo --help` lists its keys, `burnish ppo --help rollout` those of one section.
@@ -181,13 +171,13 @@ Runs take keys: key=value. The other commands take what they read first, then fl
 
 def overview_of(name: str, group: CliCommand) -> str:
     examples = "\n".join(f"  {line}" for line in group.examples)
-    commands = lines(group.parts, group.parts)
+    commands = lines(group.parts)
     return f"usage: {name} <command> …\n\ncommands:\n{commands}\n\nexamples:\n{examples}\n\n{group.more}"
 
 
-def lines(commands: Mapping[str, CliCommand], names: Iterable[str]) -> str:
+def lines(commands: Mapping[str, CliCommand]) -> str:
     width = max(map(len, commands)) + 2
-    return "\n".join(f"  {name:<{width}}{commands[name].summary}" for name in names)
+    return "\n".join(f"  {name:<{width}}{command.summary}" for name, command in commands.items())
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ class OverlongBufferConfig(Keys, reader="algorithms/overlong.py"):
     enable: bool = key(False, "penalise responses near the limit", "trainer/experience.py")
     len: int = key(0, "tokens over which the penalty grows", low=0)
     penalty_factor: float = key(1.0, "penalty at the limit", low=0)
+    log: bool = key(False, "report the penalty", inert="a penalty is always reported, as overlong/…")
 
 
 @dataclass

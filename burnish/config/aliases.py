@@ -1,6 +1,6 @@
 """Keys that users know from elsewhere: `ALIASES` are other spellings, each accepted, rewritten and reported once;
 `UNSUPPORTED` are refused, `+` or not, with the reason and the key to use instead, unless they are switched off (false,
-null, 0, empty) or have the value in `AT_DEFAULT`.
+null, 0, empty) or have a value in `AT_DEFAULT`.
 
 An alias maps to the key of ours, or to a function `(value, given) -> {key: value}` where the value decides; `given`
 holds everything else that was set. A function may hand back the key itself: then nothing is rewritten.
@@ -28,6 +28,11 @@ SANDBOX = "url max_concurrent memory_limit_mb"  # keys of `sandbox_fusion`
 OTHER_SPLITS = [f"{ROLLOUT}.{name}_parallel_size" for name in ("data", "expert", "pipeline_model")]
 DEFAULT_LORA_RANK = 16
 SHOWN_GENERATIONS = 10
+
+
+def _if_set(name: str) -> Rewrite:
+    """The key where it has a value: null, which users' files have, is its default."""
+    return lambda value, given: {} if value is None else {name: value}
 
 
 def _kl_penalty(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,6 +109,9 @@ ALIASES: dict[str, str | Rewrite] = {
     **_keys("reward_model.overlong_buffer", "algorithm.overlong_buffer", OverlongBufferConfig),
     **_keys("reward_model.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
     **_keys("reward.reward_kwargs.overlong_buffer_cfg", "algorithm.overlong_buffer", OverlongBufferConfig),
+    **dict.fromkeys(
+        ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len"), "data.max_response_length"
+    ),
     **_keys("ray_kwargs.ray_init", "ray_init", RayInitConfig),
     "ray_kwargs.timeline_json_file": "ray_init.timeline_json_file",
     **_under(ACTOR, f"{ACTOR}.policy_loss", "tau_pos tau_neg"),
@@ -118,9 +126,8 @@ ALIASES: dict[str, str | Rewrite] = {
     **_under(
         "critic.model.fsdp_config", "critic.fsdp_config", "param_offload optimizer_offload offload_policy fsdp_size"
     ),
-    "data.seed": lambda seed, given: {} if seed is None else {"data.seed": seed},  # null, elsewhere: any order
-    "data.train_data_num": "data.train_max_samples",
-    "data.val_data_num": "data.val_max_samples",
+    "data.seed": _if_set("data.seed"),  # null, elsewhere: any order
+    **{f"data.{split}_data_num": _if_set(f"data.{split}_max_samples") for split in ("train", "val")},
     "data.shuffle_train_dataloader": "data.shuffle",
 }
 
@@ -138,6 +145,8 @@ SFT_ALIASES: dict[str, str | Rewrite] = {
     **_column("response"),
     "data.multiturn.messages_key": "data.messages_key",
     "use_remove_padding": "model.use_remove_padding",
+    "optim.lr_scheduler": "optim.lr_scheduler_type",
+    "optim.warmup_steps_ratio": "optim.lr_warmup_steps_ratio",
 }
 
 GENERATION_ALIASES: dict[str, str | Rewrite] = {
@@ -190,6 +199,11 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "data.balance_dp_token": "packing (data.packing) evens out lengths; remove the key",
     "ulysses_sequence_parallel_size": "one process trains on whole sequences; remove the key",
     "model.strategy": "one process holds the whole model; remove the key",
+    "model.fsdp_config.*": "one process holds the whole model; remove the key",
+    "data.multiturn.enable": "a row with messages is a conversation; remove the key",
+    "data.multiturn.tools_key": "burnish sft renders no schemas of tools; remove the key",
+    "data.multiturn.enable_thinking_key": "use data.apply_chat_template_kwargs",
+    "trainer.checkpoint.*": "a checkpoint has all of a run; remove the key",
     "use_remove_padding": "use model.use_remove_padding",
     "*.optim.total_training_steps": "the schedule ends with the run; use trainer.total_training_steps",
     "*.optim.num_cycles": "the cosine schedule falls once; remove the key",
@@ -225,6 +239,8 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "reward_model.enable_resource_pool": "use trainer.resource_pools",
     "reward_model.n_gpus_per_node": "use trainer.resource_pools",
     "reward_model.nnodes": "use trainer.resource_pools",
+    "reward_model.use_reward_loop": "samples are scored as their trajectories finish; remove the key",
+    "*reward_model.rollout.*": "a reward model scores without an engine; use reward_model.micro_batch_size_per_gpu",
     "reward.max_concurrency_per_worker": "use reward.num_workers",
     # Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
     "rollout.n_agent": "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)",
@@ -235,7 +251,9 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "rollout.seed": "sampling follows trainer.seed",
 }
 
-AT_DEFAULT: dict[str, Any] = {  # pattern over names in UNSUPPORTED → the value that files have who leave it alone
+#: Pattern over names in UNSUPPORTED → the value, or a tuple of them, of files that leave it alone, or that would change
+#: no figure.
+AT_DEFAULT: dict[str, Any] = {
     "*.optim.total_training_steps": -1,
     "*.optim.num_cycles": 0.5,
     "*.fsdp_config.seed": 42,
@@ -247,6 +265,12 @@ AT_DEFAULT: dict[str, Any] = {  # pattern over names in UNSUPPORTED → the valu
     "actor_rollout_ref.ref.ulysses_sequence_parallel_size": 1,
     "actor_rollout_ref.nccl_timeout": 600,
     "ulysses_sequence_parallel_size": 1,
+    "model.strategy": ("fsdp", "fsdp2"),
+    "model.fsdp_config.model_dtype": ("fp32", "float32"),
+    "data.multiturn.enable": True,
+    "data.multiturn.tools_key": "tools",
+    "data.multiturn.enable_thinking_key": "enable_thinking",
+    "trainer.checkpoint.*_contents": ["model", "optimizer", "extra"],
     **dict.fromkeys(OTHER_SPLITS, 1),
     "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs",
     "actor_rollout_ref.rollout.scheduling_policy": "fcfs",
@@ -255,14 +279,18 @@ AT_DEFAULT: dict[str, Any] = {  # pattern over names in UNSUPPORTED → the valu
     f"{MULTI_TURN}.tokenization_sanity_check_mode": "strict",
     "data.image_patch_size": 14,
     "data.return_multi_modal_inputs": True,
+    "reward_model.use_reward_loop": True,
     "reward.max_concurrency_per_worker": 16,
-    "trainer.use_legacy_worker_impl": "auto",
+    "trainer.use_legacy_worker_impl": ("auto", "enable", "disable"),
+    "actor_rollout_ref.rollout.layered_summon": True,
+    "*.use_shm": True,
 }
 
 
 def leaves_alone(name: str, value: Any) -> bool:
     """Whether a key that is not supported has a value that asks for nothing."""
-    return not value or any(fnmatchcase(name, pattern) and value == default for pattern, default in AT_DEFAULT.items())
+    fitting = [default for pattern, default in AT_DEFAULT.items() if fnmatchcase(name, pattern)]
+    return not value or any(value in default if isinstance(default, tuple) else value == default for default in fitting)
 
 
 def why_unsupported(name: str) -> str | None:

@@ -76,15 +76,13 @@ class Keys:
                 cls.__dict__[name].metadata = {METADATA: dataclasses.replace(about, reader=reader)}
 
     def get(self, name: str, default: Any = None) -> Any:
-        return getattr(self, name, default)
+        return vars(self).get(name, default)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self:
-            raise KeyError(name)
-        return getattr(self, name)
+        return vars(self)[name]
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and hasattr(self, name)
+        return name in vars(self)
 
 
 def key(default: Any, doc: str, reader: str = "", **about: Any) -> Any:

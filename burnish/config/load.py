@@ -22,6 +22,7 @@ from burnish.literal import print_text
 from burnish.user_code import import_libraries
 
 PLACE = ("trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name")  # where a run is
+EXTERNAL = "VERL_USE_EXTERNAL_MODULES"  # as `….external_lib`, for all models
 LABEL = 100  # characters of a run's name that a sweep adds at most
 
 
@@ -117,9 +118,10 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
 
 
 def libraries(config: Any) -> dict[str, Any]:
-    """The keys `….external_lib` that are set, with their values."""
+    """The keys `….external_lib` that are set, with their values, and verl's variable for the same."""
     names = [name for name in keys_of(type(config)) if name.endswith(".external_lib")]
-    return {name: value for name in names if (value := read(config, name))}
+    given = {name: read(config, name) for name in names} | {EXTERNAL: os.environ.get(EXTERNAL)}
+    return {name: value for name, value in given.items() if value}
 
 
 def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:

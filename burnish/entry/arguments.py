@@ -85,9 +85,9 @@ def check_address(flags: argparse.Namespace) -> None:
         raise ConfigError(f"--port {flags.port}: ports go from 1 to 65535; 0 takes any free one")
 
 
-def need_packages(command: str, extra: str) -> None:
-    """ConfigError if what HTTP servers need is not installed."""
-    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+def need_packages(command: str, extra: str, *others: str) -> None:
+    """ConfigError if what HTTP servers need, or one of `others`, is not installed."""
+    missing = [name for name in ("fastapi", "uvicorn", *others) if find_spec(name) is None]
     if missing:
         needed = " and ".join(missing)
         raise ConfigError(f"{command} needs the package {needed}; install it with {install_command(extra)}")

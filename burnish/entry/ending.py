@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -124,7 +124,8 @@ class StopRequest:
             if self.asked and callable(before):
                 before(number, frame)
             self.asked = True
-            os.write(2, b"burnish: stopping after this step; once more ends at once\n")
+            with suppress(OSError):  # of a terminal that is gone
+                os.write(2, b"burnish: stopping after this step; another signal ends the run at once\n")
 
         try:
             signal.signal(signal.SIGINT, note if callable(before) else before)

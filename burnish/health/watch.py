@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from burnish.health.history import History, mean, noise
+from burnish.health.history import SCORE, History, mean, noise
 from burnish.health.rule import BROKEN, SEVERITIES, Finding, Rule, all_rules
 
 log = logging.getLogger(__name__)
 
-SCORE = "critic/score/mean"
 LATELY = 10  # steps; a finding not seen for longer is over
 ENOUGH = 12  # points of the reward that a verdict needs
 

@@ -6,6 +6,7 @@ imported inside the functions: `check_reward_model` needs none.
 """
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+_gate = threading.Lock()  # transformers sets defaults of the whole process while it loads
 
 ALIGNMENT = 64  # bytes: what torch's own memory has
 CLASSIFIER = "Classification"  # in the names of the architectures that have a head with labels
@@ -287,7 +289,7 @@ def _load(
     if attention == "auto":  # None: sdpa, or eager where it has none. sdpa leaves out capped scores without a word
         capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
         attention = "eager" if capped else None
-    with reading(folder, "the model"), quiet_transformers(), torch.random.fork_rng():
+    with _gate, reading(folder, "the model"), quiet_transformers(), torch.random.fork_rng():
         module, info = auto_class.from_pretrained(
             folder,
             config=config,

@@ -55,7 +55,7 @@ class EngineThread:
         deadline = time.monotonic() + STOP_DEADLINE_S
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=STOP_DEADLINE_S)
-        await asyncio.to_thread(self._engine.close, max(deadline - time.monotonic(), 0.1))
+        self._engine.close(max(deadline - time.monotonic(), 0.1))  # not in a thread: none starts while Python exits
 
     async def _generate(self, request: Request, sink: Sink) -> None:
         last: Event

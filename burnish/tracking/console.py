@@ -42,7 +42,7 @@ COLUMNS = (
     Column("val loss", ("val/loss",), ".4f"),
     Column("val acc", ("val/accuracy",), ".3f"),
     Column("useful", ("groups/useful_ratio",), ".2f"),  # share of groups with responses of different reward
-    Column("entropy", ("rollout/entropy", "actor/entropy"), ".3f"),  # the first is over all tokens
+    Column("entropy", ("response/entropy", "actor/entropy"), ".3f"),  # the first is over all tokens
     Column("KL", ("actor/kl_loss", "actor/reward_kl_penalty"), ".4f"),  # where the run has a KL term
     Column("grad", ("actor/grad_norm", "train/grad_norm"), ".3f"),
     Column("length", ("response_length/mean",), ".1f"),

@@ -93,7 +93,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         if line.strip():
-            record = _record(line)
+            record = record_of(line)
             if record is None:
                 log.warning("%s: line %d is no JSON object and is left out", path, number)
             else:
@@ -101,7 +101,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def record_of(line: bytes) -> dict[str, Any] | None:
+    """A line of a .jsonl file; None where it is no JSON object."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -115,7 +116,7 @@ def newest_samples(folder: Path, count: int) -> list[dict[str, Any]]:
     if not files:
         return []
     with max(files, key=lambda file: int(file.stem)).open("rb") as lines:
-        return [record for line in islice(lines, count) if (record := _record(line)) is not None]
+        return [record for line in islice(lines, count) if (record := record_of(line)) is not None]
 
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
@@ -130,7 +131,7 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
             if len(lines) >= count or not start:
                 break
             room *= 4
-    return [record for line in lines[-count:] if (record := _record(line)) is not None]
+    return [record for line in lines[-count:] if (record := record_of(line)) is not None]
 
 
 def cut_torn_line(path: Path) -> None:

@@ -6,16 +6,15 @@ from pathlib import Path
 from burnish.errors import ConfigError
 from burnish.health.watch import Health
 from burnish.tracking.jsonl import METRICS_FILE, newest_samples, read_lines, read_metrics
-from burnish.tracking.run_folder import read_config
+from burnish.tracking.run_folder import CONFIG_FILE, read_config
 
 
 def read_health(folder: str | Path) -> Health:
     """ConfigError where there are no metrics."""
     path = Path(folder).expanduser()
     if not (path / METRICS_FILE).is_file():
-        raise ConfigError(
-            f"{folder}: there is no {METRICS_FILE}. Name the folder in trainer.default_local_dir of a run"
-        )
+        fix = f"`burnish status {folder}` shows why" if (path / CONFIG_FILE).is_file() else "give the folder of a run"
+        raise ConfigError(f"{folder}: no step is logged ({METRICS_FILE}); {fix}")
     health = Health(read_config(path), samples=partial(newest_samples, path / "rollouts"))
     events = read_lines(path / "events.jsonl") if (path / "events.jsonl").is_file() else []
     best = {event.get("step"): event.get("best") for event in events if event.get("kind") == "checkpoint"}

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -231,14 +232,16 @@ class CheckpointStore:
             return
         # Folders past `newest` are left by an earlier run that went further; they are not this run's to delete.
         ours = [p for p in self._folders() if step_of(p) <= newest]
-        best = self.best() if self.keep_best else None
+        best = self.best(newest) if self.keep_best else None
         for folder in ours[: -self.keep]:
             if folder != best:
                 _remove(folder)
 
-    def best(self) -> Path | None:
-        """The checkpoint of the best quality; among equals the first. Those that were validated count before others."""
-        known = [(quality, -step_of(path), path) for path in self._folders() if (quality := quality_of(path))]
+    def best(self, newest: int) -> Path | None:
+        """The checkpoint of the best quality up to the step `newest`; among equals the first. Those that were validated
+        count before others."""
+        ours = [path for path in self._folders() if step_of(path) <= newest]
+        known = [(quality, -step_of(path), path) for path in ours if (quality := quality_of(path))]
         return max(known)[2] if known else None
 
 
@@ -254,10 +257,11 @@ def _remove(folder: Path) -> None:
 
 
 def quality_of(folder: Path) -> Quality | None:
+    """None where the checkpoint has none, or one that is no finite number."""
     try:
         validated, value = read_json(folder / MANIFEST, CheckpointError)["quality"]
-        return bool(validated), float(value)
-    except (CheckpointError, KeyError, TypeError, ValueError):
+        return (bool(validated), float(value)) if math.isfinite(value) else None
+    except (CheckpointError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -35,6 +35,7 @@ from burnish.rewards.managers import adapt_manager
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.disk import OTHER_RUN
 from burnish.tracking.timer import timed
+from burnish.tracking.tracker import as_number
 from burnish.trainer import checkpoint
 from burnish.trainer.augment import Augmentation, make_buffer
 from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
@@ -216,14 +217,15 @@ class PPOTrainer:
                     if self.validator and validates and not self.stop.asked:
                         with timed(metrics, "testing"), self.stop.breaks():
                             metrics |= self.validator(self.step)
-                metrics |= speed_metrics(batch, metrics, self.resource_pool_manager.n_processes())
-                if "sum_pi_squared" in batch.batch:  # how noisy the gradient is
-                    metrics |= variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))
-                self.note_restarts(metrics)
-                if validates and self.stop.asked:
-                    self.unvalidated = metrics  # the resumed run validates first
-                else:  # before saving: a resumed run has the lines up to its checkpoint
-                    self.tracker.log(metrics, self.step)
+                with self.stop.delayed():
+                    metrics |= speed_metrics(batch, metrics, self.resource_pool_manager.n_processes())
+                    if "sum_pi_squared" in batch.batch:  # how noisy the gradient is
+                        metrics |= variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))
+                    self.note_restarts(metrics)
+                    if validates and self.stop.asked:  # the resumed run validates first
+                        self.unvalidated = {name: as_number(name, value) for name, value in metrics.items()}
+                    else:  # before saving: a resumed run has the lines up to its checkpoint
+                        self.tracker.log(metrics, self.step)
                 with self.stop.breaks():
                     if self.on_step and self.on_step(self.step, metrics, partial(sample_rows, batch, self.tokenizer)):
                         self.total_steps = self.step
@@ -251,9 +253,10 @@ class PPOTrainer:
         else:
             self.tracker.start()
         self.tracker.folder.write_config(self.config)
-        if self.unvalidated is not None:
+        is_logged = self.tracker.health.history.step == self.step  # by a run that resumed here before this one
+        if self.unvalidated is not None and not trainer.val_only and not is_logged:
             self.tracker.log(self.unvalidated | (self.validator(self.step) if self.validator else {}), self.step)
-            self.unvalidated = None
+        self.unvalidated = None
         metrics: dict[str, float] = {}
         if self.validator and (trainer.val_only or (trainer.val_before_train and self.resume_from is None)):
             with timed(metrics, "testing"):
@@ -278,8 +281,9 @@ class PPOTrainer:
             self.note_saved(wait=True)
 
     def save_stopped(self) -> None:
-        if self.unsaved is not None and self.config.trainer.save_freq != -1:
+        if self.unsaved is not None and self.saved != self.step - 1 and self.config.trainer.save_freq != -1:
             self.save_unchanged(self.unsaved)
+            self.step += 1  # the one that was broken off
 
     def reads_old_log_probs(self) -> bool:
         """Whether anything asks for log-probs before the update. With one update a step, it computes them itself."""
@@ -368,14 +372,16 @@ class PPOTrainer:
         folder = self.store.finished(wait=wait)
         if folder is not None:
             self.saved = step_of(folder)
-            best = self.tracker.health.history.best = step_of(self.store.best() or folder)
+            best = self.tracker.health.history.best = step_of(self.store.best(self.saved) or folder)
             self.tracker.event("checkpoint", step=self.saved, best=best)
 
     def load(self, folder: Path) -> None:
         """Resume from a checkpoint as if the run had never stopped; logs what is different this time."""
         state = checkpoint.read_state(folder)
         is_over = self.step >= self.total_steps and not self.config.trainer.val_only
-        models = {} if is_over else self.models  # the last checkpoint may have been saved without what training needs
+        self.unvalidated = state.get("unvalidated")
+        # The last checkpoint may have been saved without what training needs.
+        models = {} if is_over and self.unvalidated is None else self.models
         if missing := [name for name in models if not (folder / name).is_dir()]:
             raise CheckpointError(
                 f"{folder} has no {missing[0]}: it was saved by an estimator that needs none. Start another run "
@@ -399,7 +405,6 @@ class PPOTrainer:
             self.experience.load_state_dict(state["experience"])
             self.credit.load_state_dict(state)
             self.bad_updates.in_a_row |= state["bad_steps"]
-            self.unvalidated = state.get("unvalidated")
 
     def close(self) -> None:
         """End what workers and reward managers started, once the checkpoint being written is complete. A failure rises

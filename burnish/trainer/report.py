@@ -21,6 +21,7 @@ from burnish.engine.retry import OOM_RETRIES
 from burnish.errors import BadStepError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import unboxed
+from burnish.rollout.stops import UNFINISHED
 from burnish.workers.trajectories import VERSIONS
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,12 @@ log = logging.getLogger(__name__)
 OnStep = Callable[[int, Mapping[str, float], Callable[[], list[dict[str, Any]]]], bool]
 
 
+LONGEST = 8  # tokens that one character, or a few broken bytes, are split over
+
+
 def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
-    """One dictionary per trajectory: texts, score, and by token the policy's mask, log-probs, advantage and version."""
+    """One dictionary per trajectory: texts, score, and by token the policy's mask, its characters, log-probs, advantage
+    and version."""
     columns, others = batch.batch, batch.non_tensor_batch
     prompts, responses, mask = (columns[name].numpy() for name in ("prompts", "responses", "response_mask"))
     prompts_there, responses_there = np.split(columns["attention_mask"].bool().numpy(), [prompts.shape[1]], axis=1)
@@ -39,6 +44,11 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
     rounded = {  # because these files are read by people and grow with every token
         name: columns[name].double().numpy().round(4) for name in ("rollout_log_probs", "advantages") if name in columns
     }
+    if "old_log_probs" in columns and "rollout_log_probs" in columns:
+        gap = (columns["old_log_probs"] - columns["rollout_log_probs"]) * columns["response_mask"]
+        if bool(gap.any()):
+            rounded["log_prob_gap"] = gap.double().numpy().round(4)
+    texts = TokenTexts(tokenizer)
     rows = []
     for i in range(len(batch)):
         real = responses_there[i]
@@ -56,12 +66,44 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
             "reward_info": others["reward_info"][i],
             "response_mask": mask[i][real].tolist(),
         }
+        if (ends := texts.lengths(responses[i][real].tolist(), row["response"])) is not None:
+            row["token_lengths"] = ends
         if VERSIONS in columns:
             row[VERSIONS] = columns[VERSIONS][i].numpy()[real].tolist()  # of the weights that sampled each token
         if AUGMENTED in others and others[AUGMENTED][i] is not None:
             row[AUGMENTED] = others[AUGMENTED][i]  # the prompt was proposed while training, and by whom
         rows.append(row | {name: values[i][real].tolist() for name, values in rounded.items()})
     return rows
+
+
+class TokenTexts:
+    """How many characters of a text each of its tokens stands for, at a dictionary look-up per token."""
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    def lengths(self, ids: list[int], text: str) -> list[int] | None:
+        """The last token of a split character has it, the others have 0. None where the tokenizer writes the same
+        tokens differently in another place."""
+        pieces: list[str] = []
+        while len(pieces) < len(ids):
+            begin = end = len(pieces)
+            piece = self._piece(ids[begin]) if begin else self._decode(ids[:1])
+            while piece.endswith(UNFINISHED) and end + 1 < min(len(ids), begin + LONGEST):
+                end += 1
+                piece = self._decode(ids[begin : end + 1])
+            pieces += [""] * (end - begin) + [piece]
+        return [len(piece) for piece in pieces] if "".join(pieces) == text else None
+
+    def _piece(self, token: int) -> str:
+        """Its text after another token: some decoders strip the space of the first one."""
+        if token not in self._known:
+            self._known[token] = self._decode([token, token])[len(self._decode([token])) :]
+        return self._known[token]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids))
 
 
 def batch_metrics(batch: DataProto, config: PPOConfig, version: int) -> dict[str, float]:

@@ -153,8 +153,8 @@ class SupervisedTrainer(Generic[Config, Example]):
                     metrics = self.train_step()
                     if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
                         metrics |= self.validate(self.val)
-                self.quality = (True, -metrics["val/loss"]) if "val/loss" in metrics else None
-                self.tracker.log(metrics, self.step)
+                    self.quality = (True, -metrics["val/loss"]) if "val/loss" in metrics else None
+                    self.tracker.log(metrics, self.step)
                 with stop.breaks():
                     if self.on_step and self.on_step(self.step, metrics, list):
                         self.total_steps = self.step

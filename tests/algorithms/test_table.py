@@ -116,7 +116,7 @@ def test_a_wrong_import_path_is_explained(user_module, name, message):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
-    words = r"algorithm.adv_estimator=grop: no such name, did you mean 'grpo'\?. There are gae, "
+    words = r"algorithm.adv_estimator=grop: no such name; did you mean 'grpo'\? There are gae, "
     with pytest.raises(ConfigError, match=words) as e:
         advantages.estimator("grop")
     assert "my.module:function" in str(e.value) and all(name in str(e.value) for name in advantages.TABLE.entries)

@@ -1,6 +1,8 @@
 """`burnish.generate`, `burnish.evaluate` and `burnish.serve`."""
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -58,13 +60,27 @@ def test_served_model_answers_until_it_is_closed():
         urlopen(f"{server.url}/models")
 
 
+@pytest.mark.slow
+def test_server_that_is_left_open_ends_with_its_program(tmp_path):
+    program = f"import burnish\nserver = burnish.serve({NANO!r})\nprint(server.name)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
         (lambda: burnish.evaluate(data=ROWS, n=2), ConfigError, "without model= nothing is generated"),
-        (lambda: burnish.evaluate(data=ROWS, reward=lambda solution_str: 1.0), DataError, "no column 'responses'"),
+        (
+            lambda: burnish.evaluate(data=ROWS, reward=lambda solution_str: 1.0),
+            DataError,
+            "^data: no column 'responses'",
+        ),
+        (lambda: burnish.generate(NANO, "1+1=?"), DataError, "data='1\\+1=\\?': .* give prompts in a list"),
+        (lambda: burnish.generate(NANO), ConfigError, "data= is missing"),
         (lambda: burnish.generate(NANO, ["a.json", "b.json"]), ConfigError, "2 files, and one is read at a time"),
         (lambda: burnish.Run("nowhere"), ConfigError, "nowhere: no such run folder"),
+        (lambda: burnish.Run(Path(__file__).parent).plot(), DataError, "no metrics to plot: no step is logged yet"),
         (lambda: burnish.nothing, AttributeError, "no attribute 'nothing'; it has train"),
     ],
 )

@@ -10,6 +10,7 @@ from burnish.rewards.contract import HERE
 OWN = {"path": HERE, "name": "score"}
 FILE = {"path": "mine.py", "name": "score"}
 GSM8K = {"path": "burnish.rewards.scores.gsm8k"}
+USUAL = {"name": "compute_score"}
 MODULE = {"path": "json", "name": "dumps"}
 
 
@@ -31,6 +32,7 @@ score.__module__ = "__main__"  # as in a notebook
         ("gsm8k", GSM8K),
         ("openai/gsm8k", GSM8K),
         ("package.module:score", {"path": "package.module", "name": "score"}),
+        ("module:score", {"path": "module", "name": "score"}),
         (None, {}),
     ],
 )
@@ -44,8 +46,9 @@ def test_each_form_names_a_function(reward, place):
     ("reward", "functions"),
     [
         ({"a": score, "b": ("mine.py:score", 0.2)}, {"a": {**OWN, "name": "a"}, "b": {**FILE, "weight": 0.2}}),
-        ([score, json.dumps, "gsm8k"], {"score": OWN, "dumps": MODULE, "gsm8k": GSM8K}),
-        (["mine.py", {"path": "own/more.py"}], {"mine": {"path": "mine.py"}, "more": {"path": "own/more.py"}}),
+        ([score, json.dumps, "gsm8k"], {"score": OWN, "dumps": MODULE, "gsm8k": {**GSM8K, **USUAL}}),
+        ({"exact": "gsm8k", "own": "mine.py"}, {"exact": {**GSM8K, **USUAL}, "own": {"path": "mine.py", **USUAL}}),
+        (["mine.py", {"path": "own/more.py"}], {"mine": {"path": "mine.py", **USUAL}, "more": {"path": "own/more.py"}}),
         ({"a": {"path": "mine.py", "weight": 2.0}}, {"a": {"path": "mine.py", "weight": 2.0}}),
     ],
 )

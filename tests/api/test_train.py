@@ -1,5 +1,6 @@
 """`burnish.train` and `burnish.sft`: rows and functions of this program in, a run folder and a `Run` out."""
 
+import json
 import logging
 import math
 import multiprocessing
@@ -9,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -103,6 +105,7 @@ def test_metrics_and_samples_are_tables_for_terminals_and_notebooks(trained):
     assert math.isnan(burnish.Run(run.folder).metrics.get("val-core/x", [math.nan])[0])
     html = burnish.api.table.Rows([{"prompt": "<b>", "score": 0.5}])._repr_html_()
     assert "&lt;b&gt;" in html and "0.5" in html
+    assert "\x1b" not in repr(burnish.api.table.Rows([{"\x1b[2J": "\x1b[31m"}]))
 
 
 def test_same_name_resumes_a_stopped_run(trained, monkeypatch):
@@ -131,6 +134,44 @@ def test_ctrl_c_ends_a_run_with_what_was_saved(tmp_path, monkeypatch):
     assert burnish.Run("outputs/burnish/run-1").model.name == "global_step_2"
 
 
+def test_second_run_of_a_process_waits_for_the_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    raised = []
+
+    def on_step(step):
+        with pytest.raises(ConfigError, match="another run of this process has not ended") as caught:
+            burnish.sft(NANO, [{"prompt": "1+1=?", "response": "2"}])
+        raised.append(caught)
+
+    burnish.train(data=ROWS, reward=lambda solution_str: 1.0, steps=1, on_step=on_step, **SMALL)
+    assert len(raised) == 1
+
+
+@pytest.mark.parametrize(
+    ("custom", "keys"),
+    [
+        ({}, {}),
+        (
+            {"path": "a.py", "name": "f", "reward_kwargs": {"x": 1}},
+            {"path": "a.py", "name": "f", "reward_kwargs": {"x": 1}},
+        ),
+        ({"name": "f", "functions": {"a": {"path": "a.py"}}}, {"functions": {"a": {"path": "a.py"}}}),
+        ({"path": "the running program", "name": "f"}, None),
+    ],
+)
+def test_run_that_was_opened_evaluates_with_its_own_reward(tmp_path, monkeypatch, custom, keys):
+    (tmp_path / "config.yaml").write_text(json.dumps({"data": {}, "custom_reward_function": custom}))
+    run, given = burnish.Run(tmp_path), {}
+    monkeypatch.setattr(burnish.Run, "model", NANO)
+    monkeypatch.setattr("burnish.api.answer.evaluate", lambda **options: given.update(options))
+    if keys is None:
+        with pytest.raises(ConfigError, match="its reward, f, is of the program that started this run; give it as"):
+            run.evaluate(ROWS)
+    else:
+        run.evaluate(ROWS)
+        assert given["keys"] == {f"custom_reward_function.{name}": value for name, value in keys.items()}
+
+
 def test_conversations_fine_tune(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": "1+1=?", "response": "2"}, {"messages": burnish_messages("2+2=?", "4")}]
@@ -150,24 +191,39 @@ def ray_config():
     return config
 
 
+def misspelt_config():
+    config = PPOConfig()
+    config.data.shufle = False
+    return config
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"keys": {"actor_rollout_ref.rollout.temprature": 1}}, ConfigError, "did you mean .*temperature"),
         ({"keys": {"data": {"max_prompt_length": 8}}}, ConfigError, "prompt_length= and keys.*are the same thing"),
         ({"keys": {"custom_reward_function.path": "a.py"}}, ConfigError, "reward= and keys.* are the same thing"),
-        ({"keys": 3}, ConfigError, "keys is a int; give a dict of keys, or a PPOConfig"),
+        ({"keys": 3}, ConfigError, "keys has the type int; give a dict of keys, or a PPOConfig"),
         ({"keys": ray_config()}, ConfigError, "with trainer.executor=ray others score; save it in a file"),
         ({"model": "no/such-model"}, BurnishError, "no/such-model"),
         ({"reward": "mbpp"}, ConfigError, "leave it out; this scorer is for rows whose data_source names it"),
         ({"reward": "gsm8"}, ConfigError, "no such scorer; did you mean gsm8k"),
-        ({"reward": 3}, ConfigError, "reward is a int; give a function"),
+        ({"reward": 3}, ConfigError, "reward has the type int; give a function"),
+        ({"reward": []}, ConfigError, "reward is empty; give a function"),
         ({"reward": lambda answer: 1.0}, ConfigError, "it requires answer, which no row can fill"),
         ({"reward": [len, len]}, ConfigError, "two functions are called len"),
-        ({"data": []}, DataError, "train: there are no rows"),
+        ({"data": []}, DataError, "^data: there are no rows"),
         ({"data": {"train": ROWS}}, DataError, "choose one, such as data.'train'."),
-        ({"data": [1]}, DataError, "row 0 .* is a int; give a dict"),
+        ({"data": [1]}, DataError, "row 0 .* has the type int; give a dict"),
         ({"data": "missing.parquet"}, DataError, "missing.parquet"),
+        ({"data": "rows.csv"}, DataError, "data='rows.csv': a file of rows ends with one of .parquet,"),
+        ({"data": ["a.json", *ROWS]}, DataError, r"data has rows and files \(a.json\); give either"),
+        ({"data": [{"question": "1+1=?", "answer": "2"}]}, DataError, "^data: no column 'prompt' .* question, answer"),
+        ({"val": [{"prompt": None}]}, DataError, "^val, row 0 .*: field 'prompt' is missing or null"),
+        ({"data": None}, ConfigError, "data= is missing; give rows, or a file of rows"),
+        ({"on_step": 3}, ConfigError, "on_step has the type int; give a function"),
+        ({"model": None}, ConfigError, "model= is missing; give a Hugging Face folder"),
+        ({"keys": misspelt_config()}, ConfigError, "unknown key 'data.shufle'; did you mean 'data.shuffle'"),
     ],
 )
 def test_errors_are_one_line_without_frames_of_burnish(tmp_path, monkeypatch, arguments, error, message):
@@ -223,12 +279,36 @@ def test_any_table_becomes_a_file(tmp_path, data):
     assert to_files(Path("a.parquet"), tmp_path, "train", prompt_row) == ["a.parquet"]
 
 
-def test_values_that_json_cannot_hold_go_to_parquet(tmp_path):
+def test_prompt_may_be_in_another_column(tmp_path):
+    from burnish.api.data import prompt_row
+
+    row = prompt_row({"question": "1+1=?", "answer": "2", "level": 1}, {"data.prompt_key": "question"})
+    truth = {"style": "rule", "ground_truth": "2"}
+    assert row == {"question": "1+1=?", "reward_model": truth, "extra_info": {"level": 1}}
+
+
+@pytest.mark.parametrize("row", ["1+1=?", {"prompt": "1+1=?"}, {"text": "2"}])
+def test_fine_tuning_names_the_columns_that_rows_need(tmp_path, monkeypatch, row):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        DataError, match="a row has (prompt|text); give each one messages, or a prompt and its response"
+    ):
+        burnish.sft(NANO, [row])
+
+
+MANY = np.arange(2000)
+
+
+@pytest.mark.parametrize(("value", "other"), [(b"2", b"3"), (MANY, np.where(MANY == 1000, 0, MANY))])
+def test_values_that_json_cannot_hold_go_to_parquet(tmp_path, value, other):
     from burnish.api.data import prompt_row, to_files
     from burnish.data.files import read_rows
 
-    (file,) = to_files([{"prompt": "1+1=?", "answer": b"2"}], tmp_path, "train", prompt_row)
-    assert file.endswith(".parquet") and read_rows(file)[0]["reward_model"]["ground_truth"] == b"2"
+    first, second = (
+        to_files([{"prompt": "1+1=?", "answer": one}], tmp_path, "train", prompt_row)[0] for one in (value, other)
+    )
+    assert first.endswith(".parquet") and first != second  # other rows are another file
+    assert np.array_equal(read_rows(first)[0]["reward_model"]["ground_truth"], value)
 
 
 def test_pandas_frames_are_rows(tmp_path):

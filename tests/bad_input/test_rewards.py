@@ -79,7 +79,6 @@ def rm(place, tiny_model):
 
 def test_reward_models_that_cannot_be_used(refuses, no_model, place, rm, tiny_model):
     job = ["ppo", *RM, "data.train_files=model.parquet"]
-    assert_says(refuses("ppo", *RM), "reward_model.enable=true", "reward_model.style", "model", "both")
     said = refuses(*job, "reward_model.model.path=nowhere")
     assert_says(said, "reward_model.model", "nowhere", "no such folder")
     rm(labels=2)

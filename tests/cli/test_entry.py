@@ -109,3 +109,16 @@ def test_a_command_may_be_started_with_its_outputs_closed():
     words = [sys.executable, "-m", "burnish.cli.main", "status", "nowhere"]
     closed = subprocess.run(words, cwd=Path(__file__).parents[2], preexec_fn=lambda: os.closerange(1, 3))
     assert closed.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("load", "given", "policy"), [(0.1, None, None), (9.0, None, "PASSIVE"), (9.0, "ACTIVE", "ACTIVE")]
+)
+def test_threads_do_not_spin_on_busy_cores(monkeypatch, load, given, policy):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")  # put back afterwards, whatever the command sets
+    if not given:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert guard(lambda argv: 0, []) == 0
+    assert os.environ.get("OMP_WAIT_POLICY") == policy

@@ -10,7 +10,7 @@ import pytest
 
 from burnish import __version__
 from burnish.cli import main as cli
-from burnish.cli.main import COMMANDS, MEANT, CliCommand, available, main
+from burnish.cli.main import COMMANDS, MEANT, CliCommand, main
 from burnish.config.key import keys_of
 from burnish.config.ppo import PPOConfig
 from burnish.config.values import show
@@ -93,13 +93,6 @@ def test_a_group_lists_its_commands_and_its_examples_name_them(name, capsys):
     for part, example in zip(COMMANDS[name].parts, COMMANDS[name].examples, strict=True):
         assert f"  {part} " in text and f"  {example}\n" in text
         assert example.startswith(f"burnish {name} {part} ")
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in available()])
-def test_a_command_that_comes_later_is_refused_by_name(name, capsys):
-    assert main([name, "--whatever"]) == 2
-    error = capsys.readouterr().err
-    assert f"not available yet: burnish {name} (" in error and "Available: quickstart, ppo, sft" in error
 
 
 def test_the_rest_of_the_line_reaches_the_command(monkeypatch):

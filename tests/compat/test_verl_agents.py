@@ -211,7 +211,7 @@ def test_an_interaction_is_given_the_row_and_may_leave_values_out(agent):
 
 
 def test_keys_that_a_loop_does_not_take_are_refused_before_a_run(agent):
-    entry = {"name": "mine", "_target_": f"{FILES}/loop_0_6.py:Strict"}
+    entry = {"name": "strict", "_target_": f"{FILES}/loop_0_6.py:Strict"}
     with pytest.raises(ConfigError, match="Strict cannot be made with the keys of the entry: .*'most_calls'"):
         agent([], loops=[entry | {"most_calls": 1}])
 

@@ -17,7 +17,7 @@ from tests.algorithms.helpers import assert_close, make_advantage_inputs, policy
 from tests.compat.training import trained
 from tests.recorded import each, golden
 
-USER_FILE = "tests.compat.user_files.algorithms"
+USER_FILES = ["tests.compat.user_files.algorithms", "tests.compat.user_files.algorithms_0_7"]
 MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
 REWARDS = [[0.0, 1.0, 0.0], [0.0, 0.0, 3.0], [0.5, 0.0, 0.0], [0.0, -1.0, 0.0], [2.0, 0.0, 0.0]]
 MASK = [[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1], [1, 1, 1]]
@@ -26,7 +26,8 @@ UIDS = [0, 0, 1, 1, 2]
 
 @pytest.fixture(autouse=True)
 def _registered():
-    importlib.import_module(USER_FILE)
+    for name in USER_FILES:
+        importlib.import_module(name)
 
 
 def results(loss, inputs, parts=1):
@@ -40,7 +41,8 @@ def results(loss, inputs, parts=1):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("name", ["older_ppo", "newer_ppo"])
+@pytest.mark.parametrize("name", ["older_ppo", "newer_ppo", "annotated_ppo"])
+@pytest.mark.filterwarnings("ignore:annotated_ppo is deprecated; use verl:FutureWarning")
 @MODES
 def test_a_users_loss_equals_the_built_in_one_however_it_is_cut(mode, name, parts):
     inputs = policy_batch(loss_agg_mode=mode, clip_ratio_low=0.2, clip_ratio_high=0.3)
@@ -55,11 +57,12 @@ def test_a_users_loss_equals_the_built_in_one_however_it_is_cut(mode, name, part
 
 
 @pytest.mark.parametrize("by_std", [True, False])
-def test_a_users_estimator_equals_the_built_in_one(by_std):
+@pytest.mark.parametrize("name", ["loop_grpo", "vectorised_grpo"])
+def test_a_users_estimator_equals_the_built_in_one(name, by_std):
     inputs = make_advantage_inputs(REWARDS, MASK, UIDS, norm_adv_by_std_in_grpo=by_std)
-    own, built_in = (advantages.estimator(name)(inputs)[0] for name in ("loop_grpo", "grpo"))
+    own, built_in = (advantages.estimator(name)(inputs)[0] for name in (name, "grpo"))
     assert_close(own, built_in)
-    assert advantages.needs_of("loop_grpo").groups
+    assert advantages.needs_of(name).groups
 
 
 @pytest.mark.parametrize("name", sorted(set(core_algos.AdvantageEstimator) & set(core_algos.ADV_ESTIMATOR_REGISTRY)))

@@ -51,6 +51,19 @@ def test_sft_reads_a_column_inside_a_column():
     assert (data.prompt_key, data.response_key) == ("extra_info.question", "answer")
 
 
+def test_sft_takes_the_defaults_of_verls_sections():
+    keys = """model.fsdp_config.model_dtype=fp32 model.fsdp_config.cpu_offload=false model.strategy=fsdp2
+        model.fsdp_config.offload_params=false model.fsdp_config.wrap_policy.min_num_params=0 optim.clip_grad=1.0
+        data.multiturn.enable=false data.multiturn.messages_key=messages data.multiturn.tools_key=tools
+        data.multiturn.enable_thinking_key=enable_thinking
+        data.balance_dp_token=false data.chat_template=null ulysses_sequence_parallel_size=1 optim.lr_scheduler=cosine
+        optim.lr_warmup_steps_ratio=0.1 trainer.checkpoint.save_contents=[model,optimizer,extra]
+        trainer.checkpoint.load_contents=[model,optimizer,extra] trainer.default_hdfs_dir=null"""
+    loaded = load_sft(keys.split())
+    assert loaded.config.optim.lr_scheduler_type == "cosine"
+    assert any("no effect" in notice and "model.strategy" in notice for notice in loaded.notices)
+
+
 def test_the_table_of_defaults_has_all_that_differ():
     differ = {}
     for key, value in defaults():

@@ -148,7 +148,36 @@ def test_unsupported_keys_that_are_switched_off_and_class_names_have_no_effect(m
     assert built.explicit == frozenset() and len(built.notices) == 2
     assert built.notices[0].startswith("no effect: trainer.del_local_ckpt_after_load, data.tokenizer (they are off")
     assert built.notices[1].startswith(f"no effect: {ACTOR}._target_ (")
-    refused("sampling follows trainer.seed", make, {f"{ROLLOUT}.seed": 0})
+    refused("sampling follows trainer.seed", make, {f"{ROLLOUT}.seed": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (f"{ROLLOUT}.layered_summon", True),
+        ("actor_rollout_ref.model.use_shm", True),
+        ("trainer.use_legacy_worker_impl", "disable"),
+        ("reward_model.use_reward_loop", True),
+        ("algorithm.overlong_buffer.log", True),
+    ],
+)
+def test_keys_of_verls_scripts_that_change_no_figure_are_said_and_have_no_effect(make, name, value):
+    [notice] = make({name: value}).notices
+    assert notice.startswith(f"no effect: {name} (")
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_no_number_of_rows_means_all_of_them(make, split):
+    assert make({f"data.{split}_data_num": None}).explicit == frozenset()
+    assert make({f"data.{split}_data_num": 5}).given == {f"data.{split}_max_samples": 5}
+
+
+@pytest.mark.parametrize("section", ["reward_model", "reward"])
+def test_the_length_that_a_reward_manager_is_given_is_that_of_the_data(make, section):
+    name = f"{section}.reward_kwargs.max_resp_len"
+    assert make({name: 20}).config.data.max_response_length == 20
+    refused("two spellings of data.max_response_length", make, {name: 20, "data.max_response_length": 30})
+    assert make({f"{section}.reward_kwargs.overlong_buffer_cfg.len": 8}).config.algorithm.overlong_buffer.len == 8
 
 
 def test_nothing_is_suggested_where_nothing_is_near_and_names_of_megabytes_are_not_compared(monkeypatch):
@@ -203,3 +232,11 @@ def test_references_between_keys_see_defaults_too_and_open_values_must_be_given(
     assert built.config.trainer.experiment_name == "b1"
     refused("cannot be filled in", make, {"data.seed": "${data.nothing}"})
     refused(r"data.train_files must be set: the recipe leaves it open \(\?\?\?\)", make, {"data.train_files": "???"})
+
+
+def test_keys_of_a_section_read_as_those_of_a_mapping():
+    optim = PPOConfig().critic.optim
+    assert (optim["lr"], optim.get("lr"), optim.get("no_key", 3)) == (optim.lr, optim.lr, 3)
+    assert "lr" in optim and "get" not in optim and optim.get("get") is None
+    with pytest.raises(KeyError, match="no_key"):
+        optim["no_key"]

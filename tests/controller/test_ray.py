@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -298,6 +299,20 @@ def test_nodes_and_devices_of_the_cluster(ray_groups, monkeypatch):
     for address in ("127.0.0.1:1", "127.0.0.1:head"):
         with pytest.raises(ConfigError, match=f"ray_init.address={address}: there is no Ray to join"):
             cluster.start_ray(address, 1)
+
+
+@pytest.mark.parametrize("failure", [None, ConnectionError("no answer")])
+def test_sigterm_does_what_it_did_before_ray_was_started(monkeypatch, failure):
+    def init(**options):
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        if failure:
+            raise failure
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(WorkerError) if failure else nullcontext():
+        cluster.start_ray("local", 1)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 CONTROLLER = """

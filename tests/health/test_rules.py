@@ -32,7 +32,7 @@ def healthy(step: int, noisy: random.Random) -> dict[str, float]:
     return {
         "critic/score/mean": score, "critic/score/min": 0.0, "critic/score/max": 1.0,
         "groups/useful_ratio": 0.6 + noisy.gauss(0, 0.05),
-        "rollout/entropy": 1.5 - step / (step + 200) + noisy.gauss(0, 0.02),
+        "response/entropy": 1.5 - step / (step + 200) + noisy.gauss(0, 0.02),
         "response_length/mean": 200 + step + noisy.gauss(0, 5), "response_length/clip_ratio": 0.02,
         "response_length/score_correlation": noisy.gauss(0, 0.2), "response/aborted_ratio": 0.0,
         "response/repeated_ratio": 0.01, "accuracy": score, "actor/kl_loss": 0.01,
@@ -74,11 +74,11 @@ SITUATIONS = {
         BROKEN, "up to step 39", "optim.lr from 1e-05 to 3.3e-06",
     ),
     "entropy_collapse": (
-        40, lambda k, m: {"rollout/entropy": 1.5 * math.exp(-k / 4), "critic/score/mean": 0.3},
+        40, lambda k, m: {"response/entropy": 1.5 * math.exp(-k / 4), "critic/score/mean": 0.3},
         BROKEN, "with a mean reward of 0.3", "clip_ratio_high",
     ),
     "entropy_explosion": (
-        40, lambda k, m: {"rollout/entropy": 1.0 + k / 5}, BROKEN, "entropy rose from 1.3 to 8.6", "optim.lr",
+        40, lambda k, m: {"response/entropy": 1.0 + k / 5}, BROKEN, "entropy rose from 1.3 to 8.6", "optim.lr",
     ),
     "kl_too_large": (10, lambda k, m: {"actor/kl_loss": k * 1.0}, BROKEN, "actor/kl_loss is 8", "kl_loss_coef"),
     "gradient_norm": (
@@ -87,7 +87,7 @@ SITUATIONS = {
     "ratio_clipping": (6, lambda k, m: {"actor/pg_clipfrac": 0.45}, WARNING, "45% of the tokens", "ppo_epochs"),
     "nothing_moves": (
         40, lambda k, m: {
-            "critic/score/mean": 0.3 + 0.02 * (-1) ** k, "rollout/entropy": 1.0 + 0.01 * (-1) ** (k // 2),
+            "critic/score/mean": 0.3 + 0.02 * (-1) ** k, "response/entropy": 1.0 + 0.01 * (-1) ** (k // 2),
             "response_length/mean": 200 + (-1) ** k,
         },
         WARNING, "neither reward, entropy nor length", "optim.lr from 1e-05 to 0.0001",
@@ -100,10 +100,10 @@ SITUATIONS = {
         WARNING, "correlate with 0.99: the reward pays for length", "overlong_buffer",
     ),
     "rollout_gap": (4, lambda k, m: {"training/rollout_probs_diff_mean": 0.2}, WARNING, "by 0.200", "rollout_is"),
-    "tool_failures": (6, lambda k, m: {"tools/malformed": 1.5}, WARNING, "most as malformed", "multi_turn.format"),
-    "invalid_actions": (6, lambda k, m: {"env/ratio_of_valid_action": 0.1}, WARNING, "10% of the turns", "burnish sft"),
-    "tool_loops": (6, lambda k, m: {"training/num_turns/mean": 8.0}, WARNING, "max_assistant_turns=4", "=8"),
-    "trajectory_failures": (6, lambda k, m: {"failures/tool": 64.0}, WARNING, "50% of the", "burnish status"),
+    "tool_failures": (10, lambda k, m: {"tools/malformed": 1.5}, WARNING, "most as malformed", "multi_turn.format"),
+    "invalid_actions": (10, lambda k, m: {"env/ratio_of_valid_action": 0.1}, WARNING, "10% of the", "burnish sft"),
+    "tool_loops": (10, lambda k, m: {"training/num_turns/mean": 8.0}, WARNING, "max_assistant_turns=4", "=8"),
+    "trajectory_failures": (10, lambda k, m: {"failures/tool": 64.0}, WARNING, "50% of the", "burnish status"),
     "critic_explains_nothing": (
         30, lambda k, m: {"critic/vf_explained_var": -0.5}, WARNING, "critic is -0.50", "critic.optim.lr",
     ),

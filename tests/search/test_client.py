@@ -309,7 +309,7 @@ def test_a_malformed_document_costs_one_query_and_errors_are_named(monkeypatch):
     assert client.stats()["failures"] == 1
     client, (failure,) = ask("http://127.0.0.1:9/retrieve", "who", retries=1)  # where nobody listens
     assert str(failure).startswith("retriever http://127.0.0.1:9/retrieve: unreachable (")
-    assert "start a server with `burnish retriever serve --index FOLDER`, or fix retriever.url" in str(failure)
+    assert "start a server with `burnish retriever serve FOLDER`, or fix retriever.url" in str(failure)
     assert client.stats()["retries"] == 1
     monkeypatch.setattr(module, "read_answer", lambda *_: 1 // 0)
     _, (failure,), _ = ask_canned(echo)
@@ -363,11 +363,11 @@ def test_probe_asks_as_the_run_will_and_looks_at_the_documents(words):
         probe(url, 20.0)
     assert str(caught.value).startswith(
         f"retriever.url={url}: no retrieval server answers there. "
-        f"Start one with `burnish retriever serve --index FOLDER --port {port}`. Seen: "
+        f"Start one with `burnish retriever serve FOLDER --port {port}`. Seen: "
     )
     with pytest.raises(ConfigError, match="the path is missing"):
         probe(server.url, 20.0)
-    with pytest.raises(ConfigError, match="serve --index FOLDER --port 443`. Seen: "):
+    with pytest.raises(ConfigError, match="serve FOLDER --port 443`. Seen: "):
         probe("https://127.0.0.1/retrieve", 20.0)
 
 

@@ -144,7 +144,7 @@ def test_each_way_to_find_answers_in_order(made, tmp_path, monkeypatch, mode, na
 
 
 def test_folders_without_an_index_and_unknown_modes(tmp_path, made):
-    with pytest.raises(DataError, match="no such index folder; `burnish retriever index --corpus"):
+    with pytest.raises(DataError, match="no such index folder; `burnish retriever index … --out"):
         open_index(tmp_path / "nowhere")
     with pytest.raises(DataError, match="no index in it"):
         open_index(tmp_path)

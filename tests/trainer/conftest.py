@@ -4,9 +4,12 @@
 """
 
 import json
+import os
 import shutil
+import signal
 import time
 from contextlib import nullcontext
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -188,6 +191,21 @@ def wait_for(condition, process, seconds: float = 120) -> None:
         assert process.poll() is None, f"the run ended by itself with {process.returncode}"
         assert time.monotonic() < deadline, "the run did not get there in time"
         time.sleep(0.01)
+
+
+def interrupted(method, call: int, times: int = 1):
+    """Ctrl-C, so many times, inside the given call of a method."""
+    calls = []
+
+    @wraps(method)  # also how it is registered
+    def wrapped(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == call:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+        return method(*args, **kwargs)
+
+    return wrapped
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -48,6 +48,8 @@ def test_save_then_latest(tmp_path):
         ([(False, 0.1), (False, 0.9), (False, 0.5), (False, 0.9)], [2, 4]),
         ([(True, 0.2), (False, 0.9), (False, 0.9), (False, 0.9)], [1, 4]),  # a validated one counts before others
         ([None, None, None, None], [4]),
+        ([(True, 0.2), (True, float("nan")), (True, 0.1), (False, 0.9)], [1, 4]),
+        ([(True, float("nan")), (True, 0.2), (True, 0.1), (False, 0.9)], [2, 4]),
     ],
 )
 def test_the_best_checkpoint_is_kept_next_to_the_newest(tmp_path, qualities, left):
@@ -58,6 +60,14 @@ def test_the_best_checkpoint_is_kept_next_to_the_newest(tmp_path, qualities, lef
     store = CheckpointStore(tmp_path, keep=1, keep_best=False)
     store.save(5, write_something("x"))
     assert [path.name for path in tmp_path.glob("global_step_*")] == ["global_step_5"]
+
+
+def test_the_best_is_none_of_an_earlier_run_that_went_further(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1)
+    for step, value in ((9, 1.0), (1, 0.5), (2, 0.1), (3, 0.2)):
+        store.save(step, write_something("x"), (True, value))
+    assert store.best(3) == store.folder(1)
+    assert sorted(path.name for path in tmp_path.glob("global_step_*")) == [f"global_step_{step}" for step in (1, 3, 9)]
 
 
 def test_a_folder_in_place_before_its_pointer_is_the_newest_and_those_of_an_earlier_run_are_not(tmp_path):

@@ -382,7 +382,10 @@ def test_rows_choose_their_agent_loop(made, place):
         (["model.path=./no/such"], "the model path ./no/such: there is no such folder"),
         (["data.nsamples=3"], "did you mean 'data.n_samples'?"),
         (["rollout.name=vllm"], "rollout.name=vllm needs the package vllm"),
-        (["rollout.agent.default_agent_loop=mine"], "rollout.agent.default_agent_loop=mine: there is no such agent"),
+        (
+            ["rollout.agent.default_agent_loop=nobody"],
+            "rollout.agent.default_agent_loop=nobody: there is no such agent",
+        ),
         (["data.output_path=out.json"], "the output is a parquet file; end it with .parquet"),
         (["data.output_path=test.parquet"], "is the file of data.path"),
         (["data.output_path=test.parquet/out.parquet"], "name another place with data.output_path"),

@@ -118,11 +118,11 @@ def test_checkpoint_that_cannot_be_written_ends_the_run(train, monkeypatch):
     """The checkpoint before it is whole, and is gone on from."""
     never, seal = threading.Event(), CheckpointStore._seal
 
-    def hang(store, folder, step):
+    def hang(store, folder, step, quality):
         if step == 2 and not never.is_set():
             never.wait()
             raise OSError("the disk is back, and nobody waits for it")
-        seal(store, folder, step)
+        seal(store, folder, step, quality)
 
     monkeypatch.setattr(CheckpointStore, "_seal", hang)
     run = [*GRPO, "data.val_files=null", "trainer.save_freq=1", "trainer.total_training_steps=2", SOON_LATE]

@@ -266,7 +266,7 @@ def test_a_dump_of_another_version_is_reported(dump, caplog):
     assert "the dump was written with torch 1.0, this is" in caplog.text
 
 
-HOSTILE = "import pathlib; pathlib.Path(__file__).with_name('ran').touch()\n"
+HOSTILE = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()\n"
 
 
 @pytest.mark.parametrize("trusts", [False, True])
@@ -288,11 +288,13 @@ def test_a_dump_runs_no_code_that_the_command_line_does_not_name(dump, monkeypat
     (dump / "model/evil.py").write_text(HOSTILE)
     given = [f"{name}={str(value).lower()}" for name, value in code.items()]
     if not trusts:
-        for i in range(3):
+        for i, file in enumerate([tmp_path / "evil_lib.ran", tmp_path / "evil_loss.ran", dump / "model/evil.ran"]):
             assert main(["replay", str(dump), *(word for j, word in enumerate(given) if j != i)]) == 2
             said = capsys.readouterr().err
             assert f"if you trust it: burnish replay {dump} {given[i]}\n" in said and "Traceback" not in said
-        assert not (tmp_path / "ran").exists() and not (dump / "model/ran").exists()
+            assert not file.exists()
+            (tmp_path / "evil_lib.ran").unlink(missing_ok=True)  # named on the command line the next time
+            (tmp_path / "evil_loss.ran").unlink(missing_ok=True)
         return
     assert main(["replay", str(dump), *given[:2], "actor_rollout_ref.model.trust_remote_code=false"]) == 0
-    assert (tmp_path / "ran").exists() and not (dump / "model/ran").exists()
+    assert (tmp_path / "evil_loss.ran").exists() and not (dump / "model/evil.ran").exists()

@@ -1,12 +1,15 @@
 """Samples as a person reads them: texts and figures of each trajectory, without padding."""
 
+from itertools import accumulate, pairwise
+
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from burnish.models.tiny import byte_tokenizer
 from burnish.protocol import DataProto
-from burnish.trainer.report import agent_metrics, sample_rows
+from burnish.trainer.report import TokenTexts, agent_metrics, sample_rows
 
 
 def batch_of_two(**columns):
@@ -47,6 +50,39 @@ def test_versions_of_the_weights_that_sampled_are_in_it_and_columns_that_a_run_h
     first, second = sample_rows(*batch_of_two(token_versions=torch.tensor([[0, 4], [3, 0]])))
     assert (first["policy_version"], second["policy_version"]) == (3, None)
     assert (first["token_versions"], second["token_versions"]) == ([0, 4], [3])
+
+
+def test_gap_of_rollout_and_training_is_written_where_there_is_one():
+    log_probs = torch.tensor([[0.0, -1.0], [-0.5, 0.0]])
+    first, second = sample_rows(*batch_of_two(rollout_log_probs=log_probs, old_log_probs=log_probs + 0.25))
+    assert (first["log_prob_gap"], second["log_prob_gap"]) == ([0.0, 0.25], [0.25]), "0 outside the mask"
+    first, _ = sample_rows(*batch_of_two(rollout_log_probs=log_probs, old_log_probs=log_probs))
+    assert "log_prob_gap" not in first
+
+
+@pytest.mark.parametrize("text", ["plain", "3 日本 ⇒ é", "\U0001f600!", "", "\U0001f468\u200d\U0001f469 x"])
+def test_token_lengths_cut_the_text_where_its_tokens_end(text, tiny_model):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    ids = tokenizer(text)["input_ids"]
+    lengths = TokenTexts(tokenizer).lengths(ids, tokenizer.decode(ids))
+    assert len(lengths) == len(ids) and sum(lengths) == len(text)
+    if text == "plain":
+        ends = list(accumulate(lengths, initial=0))
+        assert [text[start:end] for start, end in pairwise(ends)] == [tokenizer.decode([token]) for token in ids]
+
+
+def test_token_lengths_of_broken_characters_and_of_decoders_that_strip_spaces():
+    tokenizer = byte_tokenizer()
+    ids = tokenizer("日本")["input_ids"][:-1]  # ends inside of a character
+    text = tokenizer.decode(ids)
+    assert sum(TokenTexts(tokenizer).lengths(ids, text)) == len(text)
+
+    class Stripping:
+        def decode(self, ids):
+            return "".join(["", " a", " b"][token] for token in ids).removeprefix(" ")
+
+    assert TokenTexts(Stripping()).lengths([1, 2, 1], "a b a") == [1, 2, 2]
+    assert TokenTexts(Stripping()).lengths([1, 2], "another text") is None
 
 
 AGENTS_REPORT = {

@@ -14,13 +14,14 @@ from burnish.data.examples import Batches
 from burnish.engine.forward import Forward
 from burnish.errors import CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
+from burnish.tracking import Tracker
 from burnish.tracking.background import Background
 from burnish.trainer.checkpoint import CheckpointStore
 from burnish.trainer.rm_trainer import main as rm
 from burnish.trainer.sft import NextTokens
 from burnish.trainer.sft_trainer import main as sft
-from burnish.trainer.supervised import EXAMPLES, tokens_per_pass
-from tests.trainer.conftest import CONVERSATIONS, jsonl, without_times
+from burnish.trainer.supervised import EXAMPLES, SupervisedTrainer, tokens_per_pass
+from tests.trainer.conftest import CONVERSATIONS, interrupted, jsonl, without_times
 from tests.trainer.tampering import seal
 
 EACH = pytest.mark.parametrize("command", ["sft", "rm"])
@@ -58,6 +59,15 @@ def test_a_checkpoint_that_is_being_written_is_completed_first(run, tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         run("sft", "trainer.save_freq=2")
     assert is_stopped and CheckpointStore(tmp_path / "run").latest().name == "global_step_2"
+
+
+@pytest.mark.parametrize(("owner", "name"), [(SupervisedTrainer, "train_step"), (Tracker, "log")])
+def test_ctrl_c_in_a_step_saves_it(run, tmp_path, monkeypatch, owner, name):
+    monkeypatch.setattr(owner, name, interrupted(getattr(owner, name), 2))
+    with pytest.raises(KeyboardInterrupt):
+        run("sft", "trainer.save_freq=null", "data.val_files=null")
+    assert CheckpointStore(tmp_path / "run").latest().name == "global_step_2"
+    assert [line["step"] for line in jsonl(tmp_path / "run/metrics.jsonl")] == [1, 2]
 
 
 def test_epochs_count_the_steps_and_old_checkpoints_are_pruned(run):

@@ -4,7 +4,9 @@ worker process when the process itself does not answer any more."""
 import contextlib
 import logging
 import os
+import signal
 import socket
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -86,12 +88,16 @@ def start_ray(address: str, cpus: int) -> None:
     # Its dashboard comes with ray[default], which brings aiohttp_cors.
     own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": find_spec("aiohttp_cors") is not None}
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, **quiet, **(own if address == "local" else {}))
     except Exception as error:  # Ray raises a bare one if its node takes longer than 30 s to start
         if address == "local":
             raise WorkerError(f"Ray could not be started on this machine: {error}") from error
         raise _nothing_at(address, error) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():  # Ray's would raise SystemExit wherever the run is
+            signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def _nothing_at(address: str, error: Exception) -> ConfigError:

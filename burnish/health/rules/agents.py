@@ -7,7 +7,7 @@ CALLS, TOOLS = "tools/calls", "tools/"
 WRONG = ("tools/error", "tools/unknown_tool", "tools/bad_arguments", "tools/malformed")
 VALID, TURNS, FAILED = "env/ratio_of_valid_action", "training/num_turns/mean", "failures/tool"
 MULTI = "actor_rollout_ref.rollout.multi_turn"
-STEPS = 5
+STEPS = 10  # a policy that only begins to use tools fails more often
 
 
 def failing(history: History) -> Finding | None:

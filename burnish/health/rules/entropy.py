@@ -3,7 +3,7 @@
 from burnish.health.history import History, mean
 from burnish.health.rule import BROKEN, WARNING, Finding, Rule
 
-ENTROPY, SCORE, HIGH, USEFUL = "rollout/entropy", "critic/score/mean", "critic/score/max", "groups/useful_ratio"
+ENTROPY, SCORE, HIGH = "response/entropy", "critic/score/mean", "critic/score/max"
 STEPS = 5
 LR = "actor_rollout_ref.actor.optim.lr"
 

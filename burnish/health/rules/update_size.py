@@ -5,7 +5,7 @@ from burnish.health.rule import BROKEN, NOTE, WARNING, Finding, Rule
 
 KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
 GRAD, CLIPPED, LR_NOW = "actor/grad_norm", "actor/pg_clipfrac", "actor/lr"
-SCORE, ENTROPY, LENGTH, USEFUL = "critic/score/mean", "rollout/entropy", "response_length/mean", "groups/useful_ratio"
+SCORE, ENTROPY, LENGTH, USEFUL = "critic/score/mean", "response/entropy", "response_length/mean", "groups/useful_ratio"
 LR = "actor_rollout_ref.actor.optim.lr"
 STEPS = 5
 

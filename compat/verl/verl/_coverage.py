@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 
 #: Parts of verl that are not here (of a package that is: its other names), and what does their job.
 NOT_COVERED = {
+    "verl.base_config": "sections can be read as attributes, with [] and with get: docs/configuration.md",
     "verl.checkpoint_engine": "the workers of burnish publish weights to the rollout engines: docs/rollout.md",
     "verl.experimental.agent_loop": "burnish runs loops itself; derive yours from AgentLoopBase: docs/agents.md",
     "verl.experimental.reward_loop": "derive a manager from those of verl.workers.reward_manager: docs/rewards.md",
@@ -29,15 +30,27 @@ NOT_COVERED = {
     "verl.third_party": "burnish runs vLLM as it is installed: docs/vllm.md",
     "verl.tools": "burnish.agents.tools has its own: docs/tools.md",
     "verl.trainer.config": "keys and their defaults are in burnish/config; `burnish ppo --help` lists them",
+    "verl.trainer.main_generation_server": "use `burnish serve` or `burnish generate`: docs/serving.md",
+    "verl.trainer.main_ppo": "use burnish.trainer.ppo.PPOTrainer, as examples/custom_trainer does",
+    "verl.trainer.ppo.metric_utils": "the trainer reports these: docs/metrics.md",
     "verl.trainer.ppo.ray_trainer": "use burnish.trainer.ppo.PPOTrainer, as examples/custom_trainer does",
     "verl.trainer.ppo.reward": "use burnish.rewards.managers.load_manager, as examples/custom_trainer does",
+    "verl.trainer.ppo.rollout_corr_helper": "set algorithm.rollout_correction: docs/rollout-correction.md",
+    "verl.trainer.ppo.utils": "use burnish.trainer.ppo.PPOTrainer, as examples/custom_trainer does",
+    "verl.utils.checkpoint": "runs save and resume by themselves: docs/run-folder.md",
+    "verl.utils.fsdp_utils": "burnish shards with FSDP2: docs/cluster.md",
     "verl.utils.megatron_utils": "burnish shards with FSDP2: docs/cluster.md",
+    "verl.utils.seqlen_balancing": "burnish packs and balances micro-batches itself: docs/performance.md",
+    "verl.utils.tracking": "set trainer.logger, or pass on_step to burnish.train: docs/metrics.md",
+    "verl.utils.ulysses": "set actor.ulysses_sequence_parallel_size: docs/cluster.md",
+    "verl.utils.vllm_utils": "burnish runs vLLM as it is installed: docs/vllm.md",
     "verl.workers.actor": "register a policy loss: docs/extending.md",
     "verl.workers.critic": "replace burnish.workers.critic, as examples/custom_trainer does for the policy",
+    "verl.workers.engine_workers": "subclass burnish.workers.actor_rollout_ref, as examples/custom_trainer does",
     "verl.workers.fsdp_workers": "subclass burnish.workers.actor_rollout_ref, as examples/custom_trainer does",
     "verl.workers.megatron_workers": "burnish shards with FSDP2: docs/cluster.md",
-    "verl.workers.rollout.sglang_rollout": "docs/architecture.md shows how to add a rollout engine",
-    "verl.workers.rollout.vllm_rollout": "docs/architecture.md shows how to add a rollout engine",
+    "verl.workers.reward_model": "set reward_model.model.path: docs/reward-models.md",
+    "verl.workers.rollout": "docs/architecture.md shows how to add a rollout engine",
     "verl.workers.sharding_manager": "the workers of burnish publish weights to the rollout engines: docs/rollout.md",
 }
 

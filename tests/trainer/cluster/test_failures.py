@@ -260,7 +260,7 @@ class TestController:
         assert running.process.wait(30) == (-number if number == signal.SIGKILL else 130)
         if number != signal.SIGKILL:
             said = running.process.stdout.read()
-            assert "stopped in step" in said and "there is no checkpoint yet" in said, said
+            assert "stopped in step" in said and "the newest checkpoint is" in said, said
 
     def test_a_full_object_store_ends_the_run_with_a_message(self, command):
         """Answers that carry more than Ray has room for, on a Ray that may not put anything on a disk."""

@@ -10,4 +10,8 @@ def __getattr__(name: str) -> Any:
         from verl.utils import tokenizer
 
         return getattr(tokenizer, name)
+    if name in ("as_torch_index", "group_mean_std"):
+        from verl.utils import groupwise
+
+        return getattr(groupwise, name)
     raise AttributeError(_coverage.absent(f"verl.utils.{name}"))

@@ -12,6 +12,7 @@ from burnish.algorithms.masked import masked_var, masked_whiten
 __all__ = [
     "clip_by_value",
     "entropy_from_logits",
+    "get_eos_mask",
     "get_response_mask",
     "logprobs_from_logits",
     "masked_mean",
@@ -51,6 +52,9 @@ def get_response_mask(
     """(B, R) 1 up to and with the first of the end tokens."""
     ends = torch.isin(response_id, torch.tensor(eos_token, device=response_id.device)).to(torch.int64)
     return (ends.cumsum(-1) - ends == 0).to(dtype)
+
+
+get_eos_mask = get_response_mask  # its name until verl 0.2
 
 
 def pad_sequence_to_length(tensors: torch.Tensor, max_seq_len: int, pad_token_id: Any, left_pad: bool = False) -> Any:

@@ -31,6 +31,7 @@ from burnish.algorithms.tally import Metrics, part_of_mean
 from burnish.config.actor import ActorConfig, CriticConfig
 from burnish.config.algorithm import AlgorithmConfig, KLControlConfig
 from burnish.config.needs import Needs
+from verl.tools.base_tool import taken
 from verl.utils.torch_functional import entropy_from_logits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,13 +43,6 @@ ADV_ESTIMATOR_REGISTRY: dict[str, Callable[..., Pair]] = {}
 POLICY_LOSS_REGISTRY: dict[str, Callable[..., Any]] = {}
 
 _LENGTH: ContextVar[float | None] = ContextVar("_LENGTH", default=None)  # the constant of seq-mean-token-sum-norm
-
-
-def _called_with(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
-    """The function's result for those of the arguments that it names; all, for one that takes any."""
-    parameters = inspect.signature(function).parameters
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    return function(**{name: value for name, value in offered.items() if takes_any or name in parameters})
 
 
 def _requires(function: Callable[..., Any], name: str) -> bool:
@@ -74,7 +68,8 @@ def register_adv_est(name_or_enum: str | Enum) -> Callable[[Function], Function]
                 "old_log_probs": inputs.old_log_probs,
                 "rollout_is_weights": inputs.rollout_is_weights,
             }
-            pair: Pair = _called_with(function, {key: value for key, value in offered.items() if value is not None})
+            there = {key: value for key, value in offered.items() if value is not None}
+            pair: Pair = function(**taken(function, **there))
             return pair
 
         needs = Needs(
@@ -121,14 +116,15 @@ def register_policy_loss(name: str) -> Callable[[Function], Function]:
             }
             token = _LENGTH.set(length)
             try:
-                result = _called_with(function, offered)
+                result = function(**taken(function, **offered))
             finally:
                 _LENGTH.reset(token)
             loss, *metrics = result if isinstance(result, tuple | list) else (result,)
             names = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
-            named = (
-                metrics[0] if metrics and isinstance(metrics[0], Mapping) else dict(zip(names, metrics, strict=False))
-            )
+            if metrics and isinstance(metrics[0], Mapping):
+                named = metrics[0]
+            else:
+                named = dict(zip(names, metrics, strict=False))
             tallies = {key: _mean_of_tokens(value, counts.tokens) for key, value in named.items()}
             return loss * _share(config.loss_agg_mode, counts, inputs.counts), tallies
 
@@ -202,13 +198,13 @@ def _advantages(
     config: Any = None,
     **others: Any,
 ) -> Pair:
-    fields = {key: others.pop(key) for key in ("values", "reward_baselines") if key in others}
+    tensors = {key: others.pop(key) for key in ("values", "reward_baselines") if key in others}
     inputs = AdvantageInputs(
         token_level_rewards,
         response_mask,
         uids=np.arange(len(token_level_rewards)) if index is None else np.asarray(index),
         config=replace(section_of(config, AlgorithmConfig), **others),
-        **fields,
+        **tensors,
     )
     with torch.no_grad():
         pair: Pair = advantages.estimator(name)(inputs)

@@ -5,6 +5,9 @@ from typing import Any
 
 from burnish.rewards.scores import qa_em
 from verl.utils.reward_score import number
+from verl.utils.reward_score.search_r1_like_qa_em import em_check, extract_solution, normalize_answer, subem_check
+
+__all__ = ["compute_score_em", "em_check", "extract_solution", "normalize_answer", "subem_check"]
 
 
 def compute_score_em(
