@@ -58,8 +58,19 @@ def test_sft_takes_the_defaults_of_verls_sections():
         data.multiturn.enable_thinking_key=enable_thinking
         data.balance_dp_token=false data.chat_template=null ulysses_sequence_parallel_size=1 optim.lr_scheduler=cosine
         optim.lr_warmup_steps_ratio=0.1 trainer.checkpoint.save_contents=[model,optimizer,extra]
-        trainer.checkpoint.load_contents=[model,optimizer,extra] trainer.default_hdfs_dir=null"""
-    loaded = load_sft(keys.split())
+        trainer.checkpoint.load_contents=[model,optimizer,extra] trainer.default_hdfs_dir=null trainer.resume_path=null
+        data.custom_cls.path=null data.custom_cls.name=null data.seed=null data.use_dynamic_bsz=true data.num_workers=8
+        data.max_token_len_per_gpu=8192 data.tools_key=tools data.enable_thinking_key=enable_thinking
+        data.enable_thinking_default=null data.pad_mode=no_padding data.ignore_input_ids_mismatch=false
+        data.use_shm=false model.hf_config_path=null model.custom_chat_template=null model.tiled_mlp.num_shards=4
+        model.fused_kernel_options.impl_backend=torch optim.total_training_steps=-1 optim.num_cycles=0.5
+        optim.optimizer_impl=torch.optim optim.override_optimizer_config=null optim.zero_indexed_step=true
+        optim.warmup_style=null checkpoint.save_contents=[model,optimizer,extra]
+        checkpoint.load_contents=[model,optimizer,extra] checkpoint.async_save=false"""
+    engine = """strategy=fsdp2 model_dtype=fp32 dtype=bfloat16 fsdp_size=-1 seed=42 reshard_after_forward=true
+        use_torch_compile=true ulysses_sequence_parallel_size=1 param_offload=false wrap_policy.min_num_params=0"""
+    loaded = load_sft(keys.split() + [f"engine.{key}" for key in engine.split()])
+    assert load_sft(["engine=fsdp"]).config.data.seed == loaded.config.data.seed
     assert loaded.config.optim.lr_scheduler_type == "cosine"
     assert any("no effect" in notice and "model.strategy" in notice for notice in loaded.notices)
 

@@ -8,6 +8,7 @@ from verl.utils.reward_score import (
     countdown,
     geo3k,
     gsm8k,
+    math,
     math_dapo,
     math_reward,
     math_verify,
@@ -17,6 +18,8 @@ from verl.utils.reward_score import (
     qa_em_format,
     search_r1_like_qa_em,
 )
+from verl.utils.reward_score.prime_code.utils import check_correctness
+from verl.utils.reward_score.prime_math.grader import math_equal
 
 from burnish.errors import ConfigError
 from burnish.rewards.routing import default_compute_score as of_burnish
@@ -40,6 +43,20 @@ TARGET = {"target": ["Paris"]}
         (math_dapo.compute_score, ("Answer: 7", "7"), {"score": 1.0, "acc": True, "pred": "7"}),
         (math_dapo.compute_score, ("none", "7"), {"score": -1.0, "acc": False, "pred": "[INVALID]"}),
         (math_dapo.verify, ("Answer: 7", "7"), (True, "7")),
+        (math_dapo.normalize_final_answer, (r"n = \boxed{1,000}\text{ cm}",), "1000"),
+        (math_dapo.normalize_final_answer, (r"$a+b=\dfrac12$.",), r"\frac{1}{2}"),
+        (math_dapo.normalize_final_answer, ("1/2",), "1/2"),
+        (math_dapo.is_correct_minerva, ("Answer: 6/4\nAnswer: $7$ points", r"\boxed{7}", True), (True, "7")),
+        (math_dapo.is_correct_minerva, ("none", "7"), (False, "[INVALID]")),
+        (math.strip_string, ("1/2",), r"\frac{1}{2}"),
+        (math.strip_string, ("x = .5",), r"\frac{1}{2}"),
+        (math.strip_string, (r"\left(3,\ \sqrt2\right)",), r"(3,\sqrt{2})"),
+        (math.strip_string, (r"10\%",), "10"),
+        (math.strip_string, (r"\text{East}",), "East"),
+        (math.strip_string, ("",), ""),
+        (math_equal, ("50%", 0.5), True),
+        (math_equal, (r"\frac{6}{4}", "1.5"), True),
+        (math_equal, ("3", "2"), False),
         (prime_math.compute_score, (r"\boxed{6/4}", "3/2"), (True, True, "6/4")),
         (prime_math.grade_answer, ("6/4", "3/2"), True),
         (prime_math.grade_answer, (None, "3/2"), False),
@@ -104,6 +121,15 @@ def test_default_score_is_a_number_equal_to_burnish(source, response, truth):
     given = of_burnish(source, response, truth)
     given = asyncio.run(given) if asyncio.iscoroutine(given) else given
     assert type(score) is float and score == (given["score"] if isinstance(given, dict) else given)
+
+
+def test_programs_are_checked_test_by_test():
+    tests = {"inputs": ["1\n", "2\n"], "outputs": ["2", "4"]}
+    try:
+        passed, happened = check_correctness(tests, "print(int(input()) + 1)")
+    except ConfigError as error:  # this machine cannot isolate programs
+        pytest.skip(str(error))
+    assert passed == [True, False] and "wrote '3" in happened[1]["why"]
 
 
 def test_default_score_refuses_unknown_sources():

@@ -99,7 +99,8 @@ def test_every_other_spelling_leads_to_a_known_key_and_no_known_one_is_unsupport
         targets = [alias] if isinstance(alias, str) else alias("x", {})
         assert set(targets) <= set(keys_of(root)), name
         assert name in targets or name not in keys_of(root), name
-    assert [name for name in keys_of(root) if why_unsupported(name)] == []
+    of_ppo_alone = {"data.custom_cls.path", "data.custom_cls.name"}  # burnish sft refuses them
+    assert {name for name in keys_of(root) if why_unsupported(name)} <= of_ppo_alone
 
 
 @pytest.mark.parametrize(
