@@ -91,8 +91,12 @@ class LoopThread:
     def _cancel(self) -> None:
         """Without a thread: cancel what runs, from another one."""
         loop = self._runner.get_loop()
-        for task in self._running:
-            loop.call_soon_threadsafe(task.cancel)
+
+        def cancel() -> None:
+            for task in list(self._running) or asyncio.all_tasks(loop):  # none runs yet: what is about to
+                task.cancel()
+
+        loop.call_soon_threadsafe(cancel)
 
     def close(self) -> None:
         """Cancel what is in flight, run `ending`, and wait for it all. Final."""
@@ -214,9 +218,9 @@ def _undisturbed(function: Callable[..., T], *arguments: Any, stop: Callable[[],
     if _get_running_loop() is None:
         return function(*arguments)
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as thread:
-        begun = thread.submit(function, *arguments)
+        thread.submit(int).result()  # the thread has started: Ctrl-C while it does would leave the work running
         try:
-            return begun.result()
+            return thread.submit(function, *arguments).result()
         except KeyboardInterrupt:
             if stop is not None:
                 stop()

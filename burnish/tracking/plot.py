@@ -35,7 +35,7 @@ def plot_curve(
     from matplotlib.figure import Figure
 
     folders = runs if isinstance(runs, Mapping) else {"": runs}
-    records = {name: read_metrics(folder) for name, folder in folders.items()}
+    records = {name: _read(folder) for name, folder in folders.items()}
     columns = 1 if len(metrics) == 1 else 2
     rows = -(-len(metrics) // columns)
     figure = Figure(figsize=(7, 4) if columns == 1 else (11, 2.8 * rows), dpi=150, layout="constrained")
@@ -69,13 +69,20 @@ def plot_curve(
 def usual_metrics(*folders: str | Path) -> list[str]:
     """Those that one watches, of the metrics that any of the runs has: validation, the columns of the console, and each
     reward function where there are several."""
-    records = [record for folder in folders for record in read_metrics(folder)]
+    records = [record for folder in folders for record in _read(folder)]
     numbers = {name: value for record in records for name, value in record.items() if math.isfinite(value)}
     shown = [column.metric(numbers) for column in COLUMNS if column.heading not in NOT_WATCHED]
     validation = [name for name in numbers if name.startswith("val-core/")]
     functions = [name for name in numbers if name.startswith("reward/") and name.endswith("/mean")]
     found = list(dict.fromkeys(name for name in (*shown[:1], *validation, *functions, *shown[1:]) if name))
     return found[:PANELS] or [REWARD]
+
+
+def _read(folder: str | Path) -> list[dict[str, float]]:
+    try:
+        return read_metrics(folder)
+    except FileNotFoundError:
+        raise DataError(f"{folder} has no metrics to plot: no step is logged yet") from None
 
 
 def _draw(axes: Any, steps: list[float], values: list[float], name: str, is_alone: bool) -> None:

@@ -5,6 +5,7 @@ Consumes finished batches; produces rows for the run folder and metrics. Nothing
 
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,9 +137,19 @@ def speed_metrics(batch: DataProto, metrics: Mapping[str, float], processes: int
     prompt, response = (int(part.sum()) for part in lengths(batch.batch))
     seconds = {name.split("/")[1]: value for name, value in metrics.items() if name.startswith("timing_s/")}
     tokens, generated = prompt + response, int(metrics["perf/generated_tokens"])
-    return timing_metrics(seconds, total_tokens=tokens, response_tokens=generated) | throughput_metrics(
-        total_tokens=tokens, step_seconds=seconds["step"], n_devices=processes
+    return (
+        timing_metrics(seconds, total_tokens=tokens, response_tokens=generated)
+        | throughput_metrics(total_tokens=tokens, step_seconds=seconds["step"], n_devices=processes)
+        | {"perf/host_memory_gb": resident_bytes() / 2**30}
     )
+
+
+def resident_bytes() -> int:
+    """Of this process, in memory now; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def agent_metrics(trajectories: Sequence[Mapping[str, Any]]) -> dict[str, float]:

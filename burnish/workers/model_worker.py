@@ -220,6 +220,7 @@ def update_metrics(
         metrics[f"perf/mfu/{role}"] = [utilisation]
     if trainable.device.type == "cuda":
         metrics["perf/max_memory_allocated_gb"] = [torch.cuda.max_memory_allocated(trainable.device) / 2**30]
+        metrics["perf/device_memory_gb"] = [torch.cuda.get_device_properties(trainable.device).total_memory / 2**30]
     return metrics
 
 

@@ -74,7 +74,7 @@ def test_a_library_may_be_named_by_verls_variable(tmp_path, monkeypatch):
     [
         ("algorithm.adv_estimator", "grpo, "),
         (MODE, "gspo, "),
-        (LOOP, "single_turn_agent, tool_agent"),
+        (LOOP, "single_turn_agent, "),
         (MANAGER, "naive, "),
     ],
 )
