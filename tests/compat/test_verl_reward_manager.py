@@ -11,10 +11,12 @@ from burnish.errors import ConfigError
 from burnish.protocol import DataProto
 from tests.compat.training import trained
 
+MANAGERS = "tests.compat.user_files.managers"
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered():
-    importlib.import_module("tests.compat.user_files.managers")
+    importlib.import_module(MANAGERS)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,9 @@ def without(metrics, *names):
     return {name: value for name, value in metrics.items() if not name.startswith(names)}
 
 
-@pytest.mark.parametrize("name", ["own_loop", "verified", "verified_in_parallel", "own_dapo"])
+@pytest.mark.parametrize(
+    "name", ["own_loop", "verified", "verified_in_parallel", "own_dapo", "own_naive_loop", f"{MANAGERS}:OneByOne"]
+)
 def test_a_users_manager_gives_the_metrics_of_the_built_in_one(tmp_path, naive, name):
     found = trained(tmp_path, f"reward_model.reward_manager={name}")
     assert naive[0]["critic/score/max"] > 0
