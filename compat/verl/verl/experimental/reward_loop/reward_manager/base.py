@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from omegaconf import DictConfig
 
+from burnish.errors import RewardError
 from burnish.loop_thread import LoopThread
 from burnish.protocol import DataProto
 from burnish.rewards import managers
@@ -85,4 +86,9 @@ class LoopManager(OwnVerify):
             return await asyncio.gather(*(self.manager.run_single(data[i : i + 1]) for i in range(len(data))))
 
         answers = _LOOP.result(_LOOP.run(scored()))
+        if wrong := [answer for answer in answers if "reward_score" not in answer]:
+            raise RewardError(
+                f"{type(self).__name__}.run_single returned {wrong[0]!r:.200}; "
+                'return {"reward_score": number, "reward_extra_info": {…}}'
+            )
         return [{**answer.get("reward_extra_info", {}), "score": answer["reward_score"]} for answer in answers]
