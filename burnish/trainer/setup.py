@@ -175,8 +175,8 @@ def build(config: PPOConfig) -> PPOTrainer:
     if config.process_reward.enable:
         workers[Role.ProcessReward] = ProcessRewardWorker
     chosen = config.reward_manager, rules
-    reward_fn = load_manager(*chosen, tokenizer, 0, scoring)
-    val_reward_fn = load_manager(*chosen, tokenizer, config.trainer.log_val_generations, scoring)
+    reward_fn = load_manager(*chosen, tokenizer, 0, scoring, config)
+    val_reward_fn = load_manager(*chosen, tokenizer, config.trainer.log_val_generations, scoring, config)
     manager, group = pools(config, workers), executor(config)
     try:
         trainer = PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)

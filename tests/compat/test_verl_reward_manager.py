@@ -4,17 +4,20 @@ import importlib
 
 import pytest
 import torch
+from verl.experimental.reward_loop.reward_manager import RewardManagerBase
 from verl.workers import reward_manager
 from verl.workers.reward_manager.abstract import on_policy_tokens
 
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, RewardError
 from burnish.protocol import DataProto
 from tests.compat.training import trained
+
+MANAGERS = "tests.compat.user_files.managers"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _registered():
-    importlib.import_module("tests.compat.user_files.managers")
+    importlib.import_module(MANAGERS)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,9 @@ def without(metrics, *names):
     return {name: value for name, value in metrics.items() if not name.startswith(names)}
 
 
-@pytest.mark.parametrize("name", ["own_loop", "verified", "verified_in_parallel", "own_dapo"])
+@pytest.mark.parametrize(
+    "name", ["own_loop", "verified", "verified_in_parallel", "own_dapo", "own_naive_loop", f"{MANAGERS}:OneByOne"]
+)
 def test_a_users_manager_gives_the_metrics_of_the_built_in_one(tmp_path, naive, name):
     found = trained(tmp_path, f"reward_model.reward_manager={name}")
     assert naive[0]["critic/score/max"] > 0
@@ -62,3 +67,13 @@ def test_the_overlong_penalty_is_not_given_twice():
     buffer = type("Buffer", (), {"enable": True})
     with pytest.raises(ConfigError, match=r"algorithm\.overlong_buffer\.enable"):
         reward_manager.DAPORewardManager(None, 0, lambda solution_str: 0.0, overlong_buffer_cfg=buffer)
+
+
+def test_run_single_has_to_return_its_score():
+    class NoScore(RewardManagerBase):
+        async def run_single(self, data):
+            return {"score": 1.0}
+
+    manager = NoScore.burnish_class()(None, 0, lambda solution_str: 0.0)
+    with pytest.raises(RewardError, match=r"NoScore\.run_single returned .*reward_score"):
+        manager.verify(DataProto.from_dict({"response_mask": torch.ones(1, 2)}))

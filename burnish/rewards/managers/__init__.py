@@ -89,9 +89,15 @@ def adapt_manager(manager: Any) -> RewardManager:
 
 
 def load_manager(
-    chosen: RewardManagerConfig, section: RewardModelConfig, tokenizer: Any, num_examine: int, scoring: Scoring
+    chosen: RewardManagerConfig,
+    section: RewardModelConfig,
+    tokenizer: Any,
+    num_examine: int,
+    scoring: Scoring,
+    config: Any = None,
 ) -> RewardManager:
-    """The manager of `reward_manager`, else of `reward_model.reward_manager`; a user's one is adapted."""
+    """The manager of `reward_manager`, else of `reward_model.reward_manager`; a user's one is adapted. A constructor
+    that names `config` is given the run's."""
     cls, key = find_manager(chosen, section.reward_manager)
     arguments = {
         "tokenizer": tokenizer,
@@ -99,6 +105,8 @@ def load_manager(
         "compute_score": scoring,
         "reward_fn_key": scoring.reward_fn_key,
     }
+    if "config" in inspect.signature(cls).parameters:
+        arguments["config"] = config
     if not scoring.one_by_one and not getattr(cls, "takes_batches", False):
         raise ConfigError(f"{scoring.spec.key}, with {key}: {NEEDS_BATCH}")
     if getattr(cls, "takes_results", False) and not callable(getattr(cls, "score", None)):
@@ -118,6 +126,11 @@ def load_manager(
 
 def find_manager(chosen: RewardManagerConfig, default: str) -> tuple[Any, str]:
     """(class, the key and value that named it)"""
+    found, key = _named_manager(chosen, default)
+    return found.burnish_class() if hasattr(found, "burnish_class") else found, key
+
+
+def _named_manager(chosen: RewardManagerConfig, default: str) -> tuple[Any, str]:
     if chosen.source == "importlib":
         name, keys = chosen.module.name or chosen.name, ("reward_manager.module.path", "reward_manager.module.name")
         return load_object(chosen.module.path, name, *keys), f"{keys[1]}={name}"

@@ -23,7 +23,7 @@ NOT_COVERED = {
     "verl.base_config": "sections can be read as attributes, with [] and with get: docs/configuration.md",
     "verl.checkpoint_engine": "the workers of burnish publish weights to the rollout engines: docs/rollout.md",
     "verl.experimental.agent_loop": "burnish runs loops itself; derive yours from AgentLoopBase: docs/agents.md",
-    "verl.experimental.reward_loop": "derive a manager from those of verl.workers.reward_manager: docs/rewards.md",
+    "verl.experimental.reward_loop": "burnish runs managers itself; derive yours from RewardManagerBase",
     "verl.interactions": "burnish.agents.interactions has its own: docs/tools.md",
     "verl.model_merger": "`burnish export` writes a checkpoint as a Hugging Face folder: docs/export.md",
     "verl.models": "burnish trains the models of transformers: docs/training.md",

@@ -4,6 +4,8 @@ from collections import defaultdict
 
 import torch
 from verl import DataProto
+from verl.experimental.reward_loop import reward_manager as reward_loop
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from verl.workers.reward_manager import (
     AbstractRewardManager,
     BatchRewardManager,
@@ -75,3 +77,35 @@ class VerifiedInParallel(PrimeRewardManager):
 class OwnDAPO(DAPORewardManager):
     def __init__(self, tokenizer, num_examine, compute_score=None, reward_fn_key="data_source", **kwargs):
         super().__init__(tokenizer, num_examine, compute_score, reward_fn_key, max_resp_len=32, **kwargs)
+
+
+@reward_loop.register("one_by_one")
+class OneByOne(RewardManagerBase):
+    def __init__(self, config, tokenizer, compute_score, reward_router_address=None, reward_model_tokenizer=None):
+        super().__init__(config, tokenizer)
+        self.compute_score = compute_score
+        self.reward_fn_key = config.data.get("reward_fn_key", "data_source")
+
+    async def run_single(self, data: DataProto) -> dict:
+        assert len(data) == 1
+        item = data[0]
+        ids = item.batch["responses"]
+        valid_length = item.batch["attention_mask"][-ids.shape[-1] :].sum()
+        response = await self.loop.run_in_executor(
+            None, lambda: self.tokenizer.decode(ids[:valid_length], skip_special_tokens=True)
+        )
+        score = self.compute_score(
+            data_source=item.non_tensor_batch[self.reward_fn_key],
+            solution_str=response,
+            ground_truth=item.non_tensor_batch["reward_model"]["ground_truth"],
+            extra_info=item.non_tensor_batch.get("extra_info", {}),
+        )
+        reward = score["score"] if isinstance(score, dict) else score
+        return {"reward_score": reward, "reward_extra_info": {"length": valid_length}}
+
+
+@reward_loop.register("own_naive_loop")
+class OwnNaiveLoop(reward_loop.NaiveRewardManager):
+    async def run_single(self, data):
+        result = await super().run_single(data)
+        return {**result, "reward_extra_info": {"length": data.batch["response_mask"].sum()}}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict
 
 from burnish import agents
@@ -30,6 +30,7 @@ from burnish.agents.server import ServerManager
 from burnish.config.data import DataConfig
 from burnish.data.chat import to_messages
 from burnish.errors import ConfigError, DataError, NotAvailable
+from verl._config import as_omegaconf
 from verl.tools.base_tool import taken
 from verl.tools.tool_registry import RUN, ToolListWrap, tools_of
 from verl.workers.rollout.replica import TokenOutput
@@ -290,11 +291,7 @@ class RunParts:
         chat, tokenizer = environment.chat_turns.chat, copy.copy(environment.tokenizer)
         template = chat.kwargs if chat.plain else {}  # where the tokenizer has none
         tokenizer.apply_chat_template = functools.partial(tokenizer.apply_chat_template, return_dict=False, **template)
-        return cls(OmegaConf.create(_plain(config)), tokenizer)
+        return cls(as_omegaconf(config), tokenizer)
 
 
 _of_runs: WeakKeyDictionary[Environment, RunParts] = WeakKeyDictionary()
-
-
-def _plain(section: Any) -> Any:
-    return {name: _plain(value) for name, value in vars(section).items()} if hasattr(section, "__dict__") else section

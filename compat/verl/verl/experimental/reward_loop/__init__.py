@@ -1,0 +1,1 @@
+"""Reward managers of verl 0.7 to 0.9."""
