@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 STOPPED = 130  # the exit code
@@ -81,6 +81,19 @@ def importing() -> Iterator[None]:
 
 
 @contextmanager
+def _handled(number: int, handler: Any) -> Iterator[None]:
+    try:
+        before = signal.signal(number, handler)
+    except ValueError:  # not the main thread: whoever runs it there handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """A scheduler's SIGTERM ends the run as Ctrl-C does: with its last words."""
     from asyncio.events import _get_running_loop
@@ -98,15 +111,8 @@ def terminated_as_interrupted() -> Iterator[None]:
         else:
             raise KeyboardInterrupt
 
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: whoever runs it there handles signals
+    with _handled(signal.SIGTERM, interrupt):
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class StopRequest:
@@ -127,15 +133,8 @@ class StopRequest:
             with suppress(OSError):  # of a terminal that is gone
                 os.write(2, b"burnish: stopping after this step; another signal ends the run at once\n")
 
-        try:
-            signal.signal(signal.SIGINT, note if callable(before) else before)
-        except ValueError:  # not the main thread: whoever runs it there handles signals
+        with _handled(signal.SIGINT, note if callable(before) else before):
             yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     @contextmanager
     def breaks(self) -> Iterator[None]:

@@ -83,9 +83,6 @@ class History:
         """Its whole course, as (step, mean up to this step)."""
         return self._curves[name].points if name in self._curves else []
 
-    def names(self, prefix: str) -> list[str]:
-        return [name for name in self._curves if name.startswith(prefix)]
-
     def scored_samples(self, count: int) -> list[str]:
         """Of the newest rollouts: what the reward function saw and returned, a line each."""
         rows = self.samples(count)
