@@ -39,6 +39,7 @@ from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
 from burnish.rewards.managers import find_manager, load_manager
 from burnish.rewards.scoring import Scoring
+from burnish.trainer import nsys
 from burnish.trainer.checkpoint import MODEL, STATE
 from burnish.trainer.memory import ppo_memory_explained
 from burnish.trainer.ppo import PPOTrainer
@@ -219,6 +220,7 @@ def executor(config: PPOConfig) -> type[WorkerGroup]:
         start_deadline_s=trainer.ray_wait_register_center_timeout,
         run=Path(trainer.default_local_dir),
         libraries=libraries(config),
+        under=nsys.workers(config),
     )
 
 

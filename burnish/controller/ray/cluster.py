@@ -38,6 +38,7 @@ class Cluster:
     shared: bool  # a cluster that was there before: others may use it, and nodes may come
     logs_are_ours: bool
     timeline: str | None
+    under: Callable[[str], list[str]] | None = None  # a profiler, by the name of a process that has a device
     pools: list["Hosts"] = field(default_factory=list)
     connected: bool = True
     columns: Memo = field(default_factory=lambda: Memo(lambda tensor: ray.put(flat(tensor))))  # where tensors are

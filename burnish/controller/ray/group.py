@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -157,6 +157,7 @@ def connect(
     start_deadline_s: float,  # the longest wait for processes to be placed and started
     run: Path | None = None,  # the run folder, where every process reports what it waits for
     libraries: Mapping[str, Any] | None = None,  # keys and values of `….external_lib`, which every process imports
+    under: Callable[[str], list[str]] | None = None,  # by a worker's name: the command its Python is started with
 ) -> type[RayWorkerGroup]:
     """Start a Ray on this machine, or join the one at `ray_init.address` (or the one this process already uses)."""
     ours = not ray.is_initialized()
@@ -175,6 +176,7 @@ def connect(
         shared=not ours or address != "local",
         logs_are_ours=logs is None,
         timeline=ray_init.timeline_json_file,
+        under=under,
     )
     waits.worker_reports.append(cluster.report)
     return type("RayWorkerGroup", (RayWorkerGroup,), {"cluster": cluster})

@@ -5,7 +5,9 @@ import contextlib
 import logging
 import os
 import pickle
+import shlex
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -87,7 +89,11 @@ class Hosts:
             there = PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=node)
             need = {"num_gpus": 1, "num_cpus": 0} if on_gpus else {"num_cpus": TINY}
             options = {"scheduling_strategy": there, "max_concurrency": AT_ONCE, **need}
-            actor = ray.remote(RayHost).options(**options).remote(cluster.surroundings, f"{pool.name}-{place.rank}")
+            name = f"{pool.name}-{place.rank}"
+            if cluster.under is not None and pool.device != "cpu":
+                python = shlex.join([*cluster.under(name), sys.executable])
+                options["runtime_env"] = {"py_executable": python}
+            actor = ray.remote(RayHost).options(**options).remote(cluster.surroundings, name)
             # Later than the controller's own deadline, which tells more than a collective that gave up.
             place = replace(place, timeout_s=cluster.deadline_s + 60)
             processes.append(Process(actor, place, Address(0, "", "", "", "", 0)))

@@ -1,0 +1,73 @@
+"""Profiled steps: what they leave, and that they change nothing else."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from burnish.errors import ConfigError, WorkerError
+from tests.trainer.conftest import GRPO, PPO, rollouts, same_weights
+
+TWO = ["trainer.total_training_steps=2", "data.val_files=null", "actor_rollout_ref.actor.use_kl_loss=True"]
+SECOND, CONTENTS = "global_profiler.steps=[2]", "global_profiler.global_tool_config.torch.contents"
+CALLS = ("update_weights", "finish_sequences", "compute_ref_log_prob", "update_actor")
+
+
+def names(trace: Path) -> list[str]:
+    return [event["name"] for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]]
+
+
+def test_a_profiled_step_leaves_a_trace_and_changes_nothing(train, metrics_of):
+    train(*GRPO, *TWO, SECOND, f"{CONTENTS}=[stack,shapes,memory]")
+    assert [str(path) for path in Path("run/profiles").rglob("*.*")] == [
+        "run/profiles/step_2/actor_rollout_ref-0.json.gz"
+    ]
+    events = names(Path("run/profiles/step_2/actor_rollout_ref-0.json.gz"))
+    assert {"step", "gen", "ref", "adv", "update_actor"} <= set(events)  # phases
+    assert {f"ActorRolloutRefWorker.{call}" for call in CALLS} <= set(events)
+    assert {"aten::mm", "aten::index_select", "[memory]"} <= set(events)
+    assert any(name.endswith("optim_step") for name in events)  # Python's stack
+    train(*GRPO, *TWO, "trainer.default_local_dir=plain")
+    assert not Path("plain/profiles").exists()
+    assert metrics_of("run") == metrics_of("plain") and same_weights(2, "run", "plain")
+    assert rollouts(2, "run") == rollouts(2, "plain")
+
+
+def test_a_file_per_call_of_the_chosen_roles(train):
+    keys = [
+        "actor_rollout_ref.ref.profiler.enable=True",
+        "critic.profiler.enable=True",
+        "critic.profiler.discrete=True",
+    ]
+    ref = "actor_rollout_ref.ref.profiler.tool_config.torch.discrete=True"
+    train(*PPO, *TWO, SECOND, "global_profiler.save_path=elsewhere", *keys, ref)
+    files = {path.name: names(path) for path in Path("elsewhere/step_2").iterdir()}
+    assert sorted(files) == [
+        "actor_rollout_ref-0.compute_ref_log_prob.json.gz", "critic-0.compute_values.json.gz",
+        "critic-0.update_critic.json.gz",
+    ]  # fmt: skip
+    assert "CriticWorker.update_critic" in files["critic-0.update_critic.json.gz"]
+    assert not any("update_actor" in name for found in files.values() for name in found)
+
+
+def test_steps_that_the_run_does_not_have_are_reported(build_trainer, caplog):
+    build_trainer(*GRPO, *TWO, "global_profiler.steps=[2,5]")
+    assert "global_profiler.steps=[2,5]: this run has the steps 1 to 2, so [5] is not profiled" in caplog.text
+
+
+@pytest.mark.parametrize("tool", ["torch_memory", "nsys"])
+def test_tools_of_a_gpu_are_refused_on_a_cpu(build_trainer, tool):
+    with pytest.raises(ConfigError, match=f"tool={tool} needs a GPU.*set global_profiler.tool=torch"):
+        build_trainer(*GRPO, SECOND, f"global_profiler.tool={tool}")
+
+
+def test_a_step_that_fails_is_written_and_leaves_no_profiler_behind(build_trainer, monkeypatch):
+    trainer = build_trainer(*GRPO, *TWO, "global_profiler.steps=[1]")
+
+    with monkeypatch.context() as patch, pytest.raises(WorkerError, match="not callable"):
+        patch.setattr(type(trainer.policy.worker), "update_rows", None)
+        trainer.fit()
+    assert "update_actor" in names(Path("run/profiles/step_1/actor_rollout_ref-0.json.gz"))
+    build_trainer(*GRPO, *TWO, SECOND, "trainer.default_local_dir=next").fit()
+    assert Path("next/profiles/step_2/actor_rollout_ref-0.json.gz").exists()
