@@ -48,7 +48,7 @@ class ProfilerConfig(Keys, reader=RULES):
     all_ranks: bool = key(False, "profile every process of the role", "config/profiler.py")
     ranks: list[int] | None = key(None, "profile these of its processes; null or []: the first", "config/profiler.py")
     tool: str = key(None, "torch, torch_memory or nsys", choices=TOOLS)
-    save_path: str = key(None, "folder of its files", path=True)
+    save_path: str = key(None, "folder of its files")
     discrete: bool = key(None, "as tool_config.torch.discrete, for the chosen tool")
     tool_config: ToolsConfig = section(ToolsConfig)
 
@@ -62,6 +62,6 @@ class GlobalProfilerConfig(Keys, reader=RULES):
 
     steps: list[int] | None = key(None, "steps to profile; null: none", "trainer/groups.py")
     tool: str = key(None, "null: nsys where options of nsys are set, otherwise torch", choices=TOOLS)
-    save_path: str = key(None, "folder of the files; null: profiles/ in the run folder", path=True)
+    save_path: str = key(None, "folder of the files; null: profiles/ in the run folder")
     profile_continuous_steps: bool = key(False, "one file for adjacent steps", inert="each step has its own files")
     global_tool_config: ToolsConfig = section(ToolsConfig)

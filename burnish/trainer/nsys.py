@@ -35,7 +35,7 @@ def enter(config: PPOConfig) -> None:
     if not is_used(config) or any(name in os.environ for name in UNDER):
         return
     if has_workers or config.controller_nsight_options:
-        own = COMMON | (STEPS if has_workers else {}) | config.controller_nsight_options
+        own = COMMON | (STEPS | config.worker_nsight_options if has_workers else {}) | config.controller_nsight_options
         under = command(config, "controller", own)
         if restart.can_start_again():
             restart.start_again({VARIABLE: "1"}, under)
@@ -55,7 +55,7 @@ def command(config: PPOConfig, name: str, options: Mapping[str, Any]) -> list[st
             "global_profiler.tool=nsys: there is no program nsys on the PATH; install Nsight Systems' command line "
             "(nsight-systems-cli), or set global_profiler.tool=torch"
         )
-    folder = Path(config.global_profiler.save_path).absolute() / "nsys"
+    folder = Path(config.trainer.default_local_dir).absolute() / "nsys"
     folder.mkdir(parents=True, exist_ok=True)
     words = ["nsys", "profile", f"--output={folder / name}"]
     for option, value in options.items():

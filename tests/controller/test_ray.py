@@ -490,6 +490,20 @@ def test_process_on_another_node_is_killed_there(ray_groups, monkeypatch):
     assert process.wait(30) == -signal.SIGKILL
 
 
+def test_workers_with_a_device_are_started_under_a_profiler(ray_groups, tmp_path, monkeypatch):
+    script = tmp_path / "profiler"
+    script.write_text('#!/bin/sh\nexport GLOO_SOCKET_IFNAME="$1"\nshift\nexec "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(ray_groups.cluster, "under", lambda name: [str(script), f"traced {name}"])
+    names = []
+    for device in ("auto", "cpu"):
+        group = ray_groups.spawn(ResourcePool([1], "pool", device), {"it": ClassWithInitArgs(Member)})["it"]
+        ((_, _, name),) = group.surroundings()
+        names.append(name)
+        group.shutdown()
+    assert names[0] == "traced pool-0" and not names[1].startswith("traced")
+
+
 def test_disconnecting_writes_the_timeline_and_leaves_a_ray_alone_that_it_did_not_start(ray_groups, tmp_path, caplog):
     for name in ("deep/timeline.json", "deep/timeline.json/in_a_file"):
         settings = RayInitConfig(timeline_json_file=str(tmp_path / name))

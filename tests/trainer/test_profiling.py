@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +74,38 @@ def test_a_step_that_fails_is_written_and_leaves_no_profiler_behind(build_traine
     assert "update_actor" in names(Path("run/profiles/step_1/actor_rollout_ref-0.json.gz"))
     build_trainer(*GRPO, *TWO, SECOND, "trainer.default_local_dir=next").fit()
     assert Path("next/profiles/step_2/actor_rollout_ref-0.json.gz").exists()
+
+
+NSYS = """#!/bin/sh
+echo "$@" >> nsys.log
+while true; do case "$1" in profile|--*) shift;; -?) shift 2;; *) break;; esac; done
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ("trainer.worker_nsight_options={trace:cuda}", "--trace=cuda "),
+        ("controller_nsight_options={trace:nvtx,t:osrt,kill:null}", "--trace=nvtx"),
+        ("global_profiler.tool=nsys", "there is no program nsys on the PATH; install"),
+    ],
+)
+def test_the_command_starts_itself_again_under_nsys(job, reward, tmp_path, options, found):
+    """Once: then the worker refuses to be profiled, for it is on a CPU."""
+    (tmp_path / "bin").mkdir()
+    if "PATH" not in found:
+        (tmp_path / "bin/nsys").write_text(NSYS)
+        (tmp_path / "bin/nsys").chmod(0o755)
+    command = [sys.executable, "-m", "burnish.trainer.main_ppo", *job, *GRPO, "trainer.profile_steps=[1]", options]
+    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 2
+    if "PATH" in found:
+        assert found in ended.stderr
+        return
+    assert "global_profiler.tool=nsys needs a GPU" in ended.stderr
+    (line,) = Path("nsys.log").read_text().splitlines()
+    assert found in line and "--capture-range=cudaProfilerApi --capture-range-end=repeat" in line
+    assert f"--output={tmp_path}/run/nsys/controller" in line and "--kill" not in line
+    assert ("-t osrt" in line) == ("osrt" in options)

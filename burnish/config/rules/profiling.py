@@ -1,5 +1,7 @@
 """Profiling: which roles are profiled, with which tool and into which folder, and which keys have no effect."""
 
+import os
+
 from burnish.config.key import read
 from burnish.config.placement import pools_of
 from burnish.config.ppo import PPOConfig
@@ -62,6 +64,7 @@ def _choose(config: PPOConfig, sections: dict[str, ProfilerConfig]) -> None:
 def _inherit(config: PPOConfig, name: str, section: ProfilerConfig) -> None:
     overall = config.global_profiler
     fill(section, tool=overall.tool, save_path=overall.save_path)
+    section.save_path = os.path.expanduser(section.save_path)
     own, common = section.tool_config, overall.global_tool_config
     fill(own.torch, contents=common.torch.contents or [])
     fill(own.torch_memory, trace_alloc_max_entries=common.torch_memory.trace_alloc_max_entries or MOST_ENTRIES)
