@@ -46,7 +46,7 @@ class ProfilerConfig(Keys, reader=RULES):
 
     enable: bool = key(None, "profile this role; null: where ranks are chosen, or no role is")
     all_ranks: bool = key(False, "profile every process of the role", "config/profiler.py")
-    ranks: list[int] | None = key(None, "profile these of its processes; null or []: the first", "config/profiler.py")
+    ranks: list[int] = key([], "profile these of its processes; []: the first", "config/profiler.py")
     tool: str = key(None, "torch, torch_memory or nsys", choices=TOOLS)
     save_path: str = key(None, "folder of its files")
     discrete: bool = key(None, "as tool_config.torch.discrete, for the chosen tool")

@@ -35,8 +35,8 @@ def enter(config: PPOConfig) -> None:
     if not is_used(config) or any(name in os.environ for name in UNDER):
         return
     if has_workers or config.controller_nsight_options:
-        own = COMMON | (STEPS | config.worker_nsight_options if has_workers else {}) | config.controller_nsight_options
-        under = command(config, "controller", own)
+        of_workers = (STEPS, config.worker_nsight_options) if has_workers else ()
+        under = command(config, "controller", COMMON, *of_workers, config.controller_nsight_options)
         if restart.can_start_again():
             restart.start_again({VARIABLE: "1"}, under)
         log.warning("this program is not under nsys, which records nothing; start it with %s", " ".join(under))
@@ -46,10 +46,11 @@ def workers(config: PPOConfig) -> Callable[[str], list[str]] | None:
     """What a worker process of this name is started under, in front of its Python; None: nothing."""
     if not is_used(config):
         return None
-    return lambda name: command(config, name, COMMON | STEPS | config.worker_nsight_options)
+    return lambda name: command(config, name, COMMON, STEPS, config.worker_nsight_options)
 
 
-def command(config: PPOConfig, name: str, options: Mapping[str, Any]) -> list[str]:
+def command(config: PPOConfig, name: str, *options: Mapping[str, Any]) -> list[str]:
+    """`nsys profile` with these options; later ones win, and null leaves it at those before."""
     if shutil.which("nsys") is None:
         raise ConfigError(
             "global_profiler.tool=nsys: there is no program nsys on the PATH; install Nsight Systems' command line "
@@ -58,7 +59,7 @@ def command(config: PPOConfig, name: str, options: Mapping[str, Any]) -> list[st
     folder = Path(config.trainer.default_local_dir).absolute() / "nsys"
     folder.mkdir(parents=True, exist_ok=True)
     words = ["nsys", "profile", f"--output={folder / name}"]
-    for option, value in options.items():
-        if value is not None:
-            words += [f"--{option}={show(value)}"] if len(option) > 1 else [f"-{option}", show(value)]
+    chosen = {option: value for some in options for option, value in some.items() if value is not None}
+    for option, value in chosen.items():
+        words += [f"--{option}={show(value)}"] if len(option) > 1 else [f"-{option}", show(value)]
     return words

@@ -41,7 +41,8 @@ class ProfiledWorker(Worker):
 
     def profile_sections(self) -> dict[str, ProfilerConfig]:
         """The profiler sections that cover this worker. ConfigError where it lacks the device for their tool."""
-        found = {name: read(self.config, f"{name}.profiler") for name in self.profiled}
+        names = self.profiled if self.config.global_profiler.steps else ()
+        found = {name: read(self.config, f"{name}.profiler") for name in names}
         mine = {name: section for name, section in found.items() if section.covers(self.rank)}
         for section in mine.values():
             if section.tool != "torch" and self.device.type != "cuda":

@@ -3,11 +3,13 @@
 import gzip
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from burnish.errors import ConfigError, WorkerError
 from tests.trainer.conftest import GRPO, PPO, rollouts, same_weights
@@ -74,6 +76,40 @@ def test_a_step_that_fails_is_written_and_leaves_no_profiler_behind(build_traine
     assert "update_actor" in names(Path("run/profiles/step_1/actor_rollout_ref-0.json.gz"))
     build_trainer(*GRPO, *TWO, SECOND, "trainer.default_local_dir=next").fit()
     assert Path("next/profiles/step_2/actor_rollout_ref-0.json.gz").exists()
+
+
+@pytest.mark.gpu
+def test_kernels_of_a_profiled_step(train):
+    train(*GRPO, *TWO, SECOND, "trainer.device=cuda")
+    trace = Path("run/profiles/step_2/actor_rollout_ref-0.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert {"kernel", "cpu_op"} <= {event.get("cat") for event in events}
+
+
+@pytest.mark.gpu
+def test_the_allocations_of_a_profiled_step(train):
+    train(*GRPO, *TWO, SECOND, "trainer.device=cuda", "global_profiler.tool=torch_memory")
+    assert not Path("run/profiles/step_1").exists()
+    recorded = pickle.loads(Path("run/profiles/step_2/actor_rollout_ref-0.pickle").read_bytes())
+    (trace,) = [one for one in recorded["device_traces"] if one]
+    assert {"alloc", "free_completed"} <= {event["action"] for event in trace}
+    assert "update_actor" in {frame["name"] for event in trace for frame in event["frames"]}
+
+
+@pytest.mark.gpu
+def test_nsys_is_told_the_step_and_its_parts(train, monkeypatch):
+    told = []
+    for owner, name in ((torch.cuda.profiler, "start"), (torch.cuda.profiler, "stop"), (torch.cuda.nvtx, "range_push")):
+        original = getattr(owner, name)
+
+        def call(*words, original=original, name=name):
+            told.append(words[0] if words else name)
+            return original(*words)
+
+        monkeypatch.setattr(owner, name, call)
+    train(*GRPO, *TWO, SECOND, "trainer.device=cuda", "global_profiler.tool=nsys")
+    assert (told[0], told[-1], told.count("start")) == ("start", "stop", 1)
+    assert {"step", "gen", "update_actor", *(f"ActorRolloutRefWorker.{call}" for call in CALLS)} <= set(told)
 
 
 NSYS = """#!/bin/sh

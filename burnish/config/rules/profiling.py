@@ -50,7 +50,7 @@ def _choose(config: PPOConfig, sections: dict[str, ProfilerConfig]) -> None:
         role = name.partition(".")[0]
         has_calls = config.reads_reference if name == "actor_rollout_ref.ref" else role in processes
         section.enable = name in chosen and has_calls
-        for rank in section.ranks or [] if section.enable else []:
+        for rank in section.ranks if section.enable else []:
             if not 0 <= rank < processes[role]:
                 raise ConfigError(
                     f"{name}.profiler.ranks={show(section.ranks)}: there is no rank {rank}; {role} has "
