@@ -17,7 +17,7 @@ from burnish.config import PPOConfig
 from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.controller.group import Future
 from burnish.data.files import Row
-from burnish.errors import BurnishError
+from burnish.errors import BurnishError, WorkerDied, WorkersLate
 from burnish.protocol import DataProto
 from burnish.tracking.timer import timed
 from burnish.workers.rollouts import RoundSettings, replica_metrics
@@ -89,10 +89,12 @@ def profiled(config: PPOConfig, step: int, groups: Mapping[str, Any]) -> Iterato
             group.start_profile(step)
         try:
             yield
-        except BaseException:
-            for group in recording:  # what was recorded of a step that failed is written too
+        except (WorkerDied, WorkersLate):
+            raise
+        except BaseException as error:  # what was recorded of a step that failed is written too
+            for group in recording:
                 with contextlib.suppress(BurnishError):
-                    group.stop_profile.start().get(BUSY_S)
+                    group.stop_profile.start().get(CLOSING_S if isinstance(error, Exception) else BUSY_S)
             raise
         for group in recording:
             group.stop_profile()

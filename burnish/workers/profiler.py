@@ -132,7 +132,8 @@ def _torch(section: ProfilerConfig, device: torch.device, place: Path) -> Iterat
 @contextmanager
 def _memory(section: ProfilerConfig, device: torch.device, place: Path) -> Iterator[None]:
     """Also where the block runs out of memory."""
-    torch.cuda.memory._record_memory_history(max_entries=section.tool_config.torch_memory.trace_alloc_max_entries)
+    entries = section.tool_config.torch_memory.trace_alloc_max_entries
+    torch.cuda.memory._record_memory_history(max_entries=entries, clear_history=True)
     try:
         yield
     finally:

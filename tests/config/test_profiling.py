@@ -9,7 +9,10 @@ from burnish.config.profiler import PROFILED
 from tests.config.conftest import nested, refused, told
 
 STEPS = "global_profiler.steps"
-ACTOR, WORKER, CRITIC = (f"{name}.profiler" for name in ("actor_rollout_ref.actor", "actor_rollout_ref", "critic"))
+ACTOR, ROLLOUT, WORKER, CRITIC = (
+    f"{name}.profiler"
+    for name in ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref", "critic")
+)
 ONE_ROLE = """
 tool: ${oc.select:global_profiler.tool,null}
 enable: false
@@ -90,6 +93,19 @@ def test_options_of_nsys_choose_it_and_other_steps_torch(finish):
     section = config.actor_rollout_ref.profiler
     assert (section.tool, section.save_path) == ("torch", "run/profiles")
     assert section.covers(0) and not section.covers(1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"actor_rollout_ref.rollout.name": "vllm"}, "vLLM generates in its own processes"),
+        ({"trainer.executor": "ray", f"{ROLLOUT}.discrete": True}, "use discrete=false"),
+    ],
+)
+def test_generation_that_no_profile_shows_is_reported(finish, monkeypatch, keys, words):
+    monkeypatch.setattr("burnish.rollout.hosted.spec.HostedSpec.check_installed", lambda *words: None)
+    _, notices = finish({STEPS: [1], f"{ROLLOUT}.enable": True, **keys})
+    assert told(notices, "no effect: actor_rollout_ref.rollout.profiler.enable", words)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 
+from burnish.config.engines import engine_spec
 from burnish.config.key import read
 from burnish.config.placement import pools_of
 from burnish.config.ppo import PPOConfig
@@ -11,6 +12,7 @@ from burnish.config.values import show
 from burnish.errors import ConfigError
 
 STEPS = "global_profiler.steps"
+ROLLOUT = "actor_rollout_ref.rollout.profiler.enable"
 ROLES = ("actor_rollout_ref", "critic", "reward_model")
 MOST_ENTRIES = 100_000
 
@@ -33,6 +35,13 @@ def profiling(config: PPOConfig, given: Given) -> None:
     _choose(config, sections)
     for name, section in sections.items():
         _inherit(config, name, section)
+    rollout, engine = config.actor_rollout_ref.rollout, engine_spec(config.actor_rollout_ref.rollout.name)
+    if rollout.profiler.enable and engine.own_weights:
+        given.no_effect(f"{engine.label} generates in its own processes, which are not recorded", ROLLOUT)
+    elif rollout.profiler.enable and rollout.profiler.discrete and config.agents_apart:
+        given.no_effect(
+            "agent loops ask for tokens from other processes, in no call of a step; use discrete=false", ROLLOUT
+        )
     if options and "nsys" not in (section.tool for section in sections.values() if section.enable):
         given.no_effect("the tool is not nsys", *options)
 
