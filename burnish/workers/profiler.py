@@ -56,11 +56,12 @@ class ProfiledWorker(Worker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_profile(self, step: int) -> None:
         """Record from now on, until `stop_profile`."""
-        role = next(iter(self.profiled), "")
+        role, run = next(iter(self.profiled), ""), self.config.trainer.default_local_dir
         with ExitStack() as stack:
             stack.enter_context(spans.waits_recorded())
             for name, section in self.profile_sections().items():
-                place = Path(section.save_path) / f"step_{step}" / f"{role}-{self.rank}"
+                folder = Path(section.save_path or f"{run}/profiles").expanduser()
+                place = folder / f"step_{step}" / f"{role}-{self.rank}"
                 record = partial(recorded, section, self.device)
                 calls = {f"{type(self).__name__}.{method}" for method in self.profiled[name]}
                 whole = spans.marked(each_call(calls, place, record)) if section.discrete else record(place)
