@@ -163,6 +163,7 @@ def test_several_processes_are_rays_and_agent_loops_run_on_cpus(job, reward, clu
     trainer = setup.build(loaded.config)
     (how,) = cluster.connected
     assert how.pop("ray_init") is loaded.config.ray_init
+    assert how.pop("under") is None, "no profiler"
     assert how.pop("libraries") == {"actor_rollout_ref.model.external_lib": "own.py"}
     assert how == {"processes": 4, "logs": Path("run/logs"), "deadline_s": 7, "start_deadline_s": 9, "run": Path("run")}
     manager = trainer.resource_pool_manager
