@@ -6,7 +6,10 @@ memory; with nsys the process was started under it (`trainer/nsys.py`) and is to
 at a time in a process: roles that share it have one file.
 """
 
+import gzip
 import logging
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -127,7 +130,16 @@ def _torch(section: ProfilerConfig, device: torch.device, place: Path) -> Iterat
     )
     with recorder, spans.marked(record_function):
         yield
-    written(recorder.export_chrome_trace, place.with_name(f"{place.name}.json.gz"))
+
+    def write(path: str) -> None:
+        plain = path.removesuffix(".gz")
+        recorder.export_chrome_trace(plain)
+        # torch compresses line by line, as small as it can be: that takes several times as long.
+        with open(plain, "rb") as source, gzip.open(path, "wb", compresslevel=1) as target:
+            shutil.copyfileobj(source, target)
+        os.unlink(plain)
+
+    written(write, place.with_name(f"{place.name}.json.gz"))
 
 
 @contextmanager
