@@ -167,7 +167,7 @@ def _which(names: list[str], count: int) -> str:
 
 def _processes(config: PPOConfig) -> list[PlanLine]:
     """How many processes there are, and how they share the policy; nothing for one on this machine."""
-    if config.trainer.executor != "ray":
+    if config.trainer.executor == "local":
         return []
     pools, agents, split = pools_of(config), agent_processes(config), split_of(config, ACTOR_MODEL)
     lines = [
