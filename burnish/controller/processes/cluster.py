@@ -88,7 +88,8 @@ class OneMachine(Cluster):
 
     async def _close(self) -> None:
         with suppress(ChildDied):
-            await (await asyncio.wrap_future(self._server)).close(ENDING)
+            if not self._server.cancelled():  # it may have been about to start
+                await (await asyncio.wrap_future(self._server)).close(ENDING)
         for folder in (self._folder, *self._places):
             shutil.rmtree(folder, ignore_errors=True)
 
