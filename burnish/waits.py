@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 reporter: "Callable[[Wait, bool], str] | None" = None
 #: Each returns what workers in other processes are doing, in words, for a dump; added by the executor that has workers.
 worker_reports: list[Callable[[], str]] = []
+#: Each is called with every wait that has ended.
+observers: "list[Callable[[Wait], None]]" = []
 
 _clock = threading.RLock()  # for the two below
 _looked_at = float("inf")  # the last call of `ran`; none yet
@@ -124,6 +126,8 @@ class Wait:
         if self.deadline is not None and self.late_at is None and ran() >= self.deadline:
             self.report()
         _waits.pop(id(self), None)
+        for observer in observers:
+            observer(self)
         if self.kind != "disk" and log.isEnabledFor(logging.DEBUG):  # of those, writing this very line may be one
             failed, its = ("", "") if error is None else (type(error).__name__, error)
             log.debug("%s: %s: %.3f s %s %s", self.kind, self, self.age, failed, its)

@@ -1,4 +1,4 @@
-"""`trainer.*`, `ray_init` and the profilers: how long a run is, where it runs, and what it leaves behind."""
+"""`trainer.*` and `ray_init`: how long a run is, where it runs, and what it leaves behind."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,6 @@ TRACKED = ("project_name", "experiment_name", "logger")
 SEVERAL = "several processes"
 EXECUTORS = ("auto", "local", "processes", "ray")
 PLACEMENT = "config/placement.py"
-PROFILING, NOT_PROFILED = "profiling", "no step is profiled"
 
 
 @dataclass
@@ -109,7 +108,6 @@ class TrainerConfig(RunConfig, reader=SETUP):
     )
     log_val_generations: int = key(0, "validation samples shown per validation", low=0)
     balance_batch: bool = key(True, "balance rows over processes by their tokens, not by their number", WORKER)
-    profile_steps: list[int] | None = key(None, "steps to profile", later=PROFILING)
     resource_pools: dict[str, Any] | None = key(
         None,
         "processes on each node of each pool, and the roles that are not on the first: "
@@ -133,11 +131,3 @@ class RayInitConfig(Keys, reader="controller/ray/__init__.py"):
     )
     timeline_json_file: str | None = key(None, "file for Ray's timeline, written when the run ends", path=True)
     address: str | None = key(None, "running Ray cluster to join: host:port of its head, or auto; null: start one here")
-
-
-@dataclass
-class ProfilerConfig:
-    """Profiles of chosen steps."""
-
-    tool: str | None = key(None, "torch, torch_memory or nsys; null: none")
-    steps: list[int] | None = key(None, "steps to profile")

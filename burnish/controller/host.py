@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed
 
+from burnish import spans
 from burnish.controller.dispatch import check_direct
 from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.process import Address, Surroundings, Warnings, share_cores, stack_of, stacks, tail
@@ -68,6 +69,7 @@ class WorkerHost:
         self._store: torch.distributed.TCPStore | None = None
         if surroundings.run is not None:
             Watchdog(Path(surroundings.run), Path(address.log).stem).start()  # for as long as the process lives
+            spans.record(Path(surroundings.run), Path(address.log).stem)
 
     async def fetch(self, parts: Sequence[Any]) -> list[Any]:
         """The parts of a message that were sent by reference, in their places."""

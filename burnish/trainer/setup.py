@@ -40,6 +40,7 @@ from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
 from burnish.rewards.managers import find_manager, load_manager
 from burnish.rewards.scoring import Scoring
+from burnish.trainer import nsys
 from burnish.trainer.checkpoint import MODEL, STATE
 from burnish.trainer.memory import ppo_memory_explained
 from burnish.trainer.ppo import PPOTrainer
@@ -224,7 +225,7 @@ def executor(config: PPOConfig) -> type[WorkerGroup]:
     from burnish.controller.ray import connect
 
     count = sum(pool.processes for pool in pools_of(config)) + sum(agent_processes(config))
-    return connect(config.ray_init, processes=count, **settings)
+    return connect(config.ray_init, processes=count, under=nsys.workers(config), **settings)
 
 
 def disconnect(group: type[WorkerGroup]) -> None:

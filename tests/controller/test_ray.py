@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from burnish.config.trainer import RayInitConfig
+from burnish.controller.dispatch import Dispatch, register
 from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.pool import ResourcePool
 from burnish.controller.process import Address, start_time
@@ -24,6 +25,12 @@ ray = pytest.importorskip("ray")
 from burnish.controller.ray import cluster, connect  # noqa: E402 (only where there is a Ray)
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("by_value")]
+
+
+class Place(Worker):
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def interface(self):
+        return os.environ.get("GLOO_SOCKET_IFNAME", "")
 
 
 def test_nodes_and_devices_of_the_cluster(groups_of_ray, monkeypatch):
@@ -114,6 +121,20 @@ def test_process_on_another_node_is_killed_there(groups_of_ray, monkeypatch):
     assert process.poll() is None
     cluster.end_processes([there])
     assert process.wait(30) == -signal.SIGKILL
+
+
+def test_workers_with_a_device_are_started_under_a_profiler(groups_of_ray, tmp_path, monkeypatch):
+    script = tmp_path / "profiler"
+    script.write_text('#!/bin/sh\nexport GLOO_SOCKET_IFNAME="$1"\nshift\nexec "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(groups_of_ray.cluster, "under", lambda name: [str(script), f"traced {name}"])
+    names = []
+    for device in ("auto", "cpu"):
+        group = groups_of_ray.spawn(ResourcePool([1], "pool", device), {"it": ClassWithInitArgs(Place)})["it"]
+        (name,) = group.interface()
+        names.append(name)
+        group.shutdown()
+    assert names[0] == "traced pool-0" and not names[1].startswith("traced")
 
 
 def test_disconnecting_writes_the_timeline_and_leaves_a_ray_alone_that_it_did_not_start(

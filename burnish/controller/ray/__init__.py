@@ -2,7 +2,7 @@
 tensor is put into Ray's object store once and read there by all processes of a node."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def connect(
     start_deadline_s: float,  # the longest wait for processes to be placed and started
     run: Path | None = None,  # the run folder, where every process reports what it waits for
     libraries: Mapping[str, Any] | None = None,  # keys and values of `….external_lib`, which every process imports
+    under: Callable[[str], list[str]] | None = None,  # by a worker's name: the command its Python is started with
 ) -> type[RemoteWorkerGroup]:
     """Start a Ray on this machine, or join the one at `ray_init.address` (or the one this process already uses)."""
     ours = not ray.is_initialized()
@@ -40,5 +41,6 @@ def connect(
         ours,
         shared=not ours or address != "local",
         timeline=ray_init.timeline_json_file,
+        under=under,
     )
     return RemoteWorkerGroup.of(cluster)

@@ -5,8 +5,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import socket
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -109,6 +111,7 @@ class RayCluster(Cluster):
     ours: bool  # connected by `connect`, so disconnected with the run
     shared: bool  # a cluster that was there before: others may use it, and nodes may come
     timeline: str | None
+    under: Callable[[str], list[str]] | None = None  # a profiler, by the name of a process that has a device
 
     def nodes(self) -> list[dict[str, Any]]:
         return [node for node in ray.nodes() if node["Alive"]]
@@ -139,7 +142,10 @@ class RayCluster(Cluster):
             there = PlacementGroupSchedulingStrategy(reserved, placement_group_bundle_index=node)
             need = {"num_gpus": 1, "num_cpus": 0} if on_gpus else {"num_cpus": TINY}
             options = {"scheduling_strategy": there, "max_concurrency": AT_ONCE, **need}
-            actor = ray.remote(RayHost).options(**options).remote(self.surroundings, f"{pool.name}-{place.rank}")
+            name = f"{pool.name}-{place.rank}"
+            if self.under is not None and pool.device != "cpu":
+                options["runtime_env"] = {"py_executable": shlex.join([*self.under(name), sys.executable])}
+            actor = ray.remote(RayHost).options(**options).remote(self.surroundings, name)
             processes.append(Process(RayLine(actor), place))
         return processes, reserved
 
