@@ -23,6 +23,7 @@ KEYS = {
         "rollout": {"n": 8, "multi_turn": {"max_assistant_turns": 4}},
     },
     "critic": {"optim": {"lr": 1e-5}},
+    "custom_reward_function": {"functions": {"right": {"weight": 1.0}, "long": {"weight": 0.5}}},
 }
 
 
@@ -38,6 +39,8 @@ def healthy(step: int, noisy: random.Random) -> dict[str, float]:
         "response/repeated_ratio": 0.01, "accuracy": score, "actor/kl_loss": 0.01,
         "actor/grad_norm": 0.4 + noisy.random() / 5, "actor/pg_clipfrac": 0.02, "actor/lr": 1e-5,
         "training/rollout_probs_diff_mean": 0.003, "rollout_corr/k3_kl": 1e-3,
+        "reward/right/weighted_std": 0.3, "reward/right/useful_ratio": 0.5,
+        "reward/long/weighted_std": 0.2, "reward/long/useful_ratio": 1.0,
         "tools/calls": 2.0, "tools/error": 0.05, "env/ratio_of_valid_action": 0.9, "training/num_turns/mean": 3.0,
         "critic/vf_explained_var": 0.4, "critic/vf_loss": 0.1, "failures/reward": 0.0,
         "timing_s/step": 10.0, "timing_s/gen": 6 + noisy.random(), "timing_s/update_actor": 3 + noisy.random() / 3,
@@ -98,6 +101,10 @@ SITUATIONS = {
     "length_only": (
         40, lambda k, m: {"response_length/score_correlation": 0.99, "accuracy": 0.5},
         WARNING, "correlate with 0.99: the reward pays for length", "overlong_buffer",
+    ),
+    "reward_part_dominates": (
+        10, lambda k, m: {"reward/long/weighted_std": 29.7}, WARNING,
+        "right 1.0% (weight 1), long 99.0% (weight 0.5), though right differs in 50%", "long.weight from 0.5 to 0.0051",
     ),
     "rollout_gap": (4, lambda k, m: {"training/rollout_probs_diff_mean": 0.2}, WARNING, "by 0.200", "rollout_is"),
     "tool_failures": (10, lambda k, m: {"tools/malformed": 1.5}, WARNING, "most as malformed", "multi_turn.format"),

@@ -12,6 +12,7 @@ from burnish.health.rule import BROKEN
 from burnish.tracking.run_health import read_health
 from tests.trainer.conftest import build, events
 
+PARTS = [f"custom_reward_function.functions.{name}.weight=1" for name in ("right", "chars")]
 LR, ACTOR = "actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor"
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-4", "data.train_batch_size=16"]
@@ -24,6 +25,7 @@ REWARDS = {
     "rare": "float(random.random() < 0.01)",
     "ones": "solution_str.count('1') / 60",
     "fails": "1 / 0",
+    "chars": "len(solution_str)",
 }
 
 
@@ -35,7 +37,9 @@ def run(tmp_path, monkeypatch):
     def train(reward: str, steps: int, *keys: str) -> dict[str, dict]:
         write_parquet(arithmetic.rows("train", 400, seed=0), "train.parquet")
         head = "import random\nrandom.seed(0)\n\n\ndef compute_score(solution_str, ground_truth):\n"
-        source = f"{head}    return {REWARDS[reward]}\n"
+        source = f"{head}    return {REWARDS[reward]}\n\n\n" + "".join(
+            f"def {name}(solution_str, ground_truth):\n    return {REWARDS[name]}\n\n\n" for name in ("right", "chars")
+        )
         Path("reward.py").write_text(source)
         trainer = build(
             "data.train_files=train.parquet", "data.train_batch_size=8", "data.max_prompt_length=32",
@@ -70,6 +74,8 @@ def run(tmp_path, monkeypatch):
         ("useful_groups", "had different rewards", "filter_groups", "rare", 14, [f"{LR}=1e-9"]),
         ("critic_explains_nothing", "explained variance", "critic.optim.lr", "right", 21,
          [*PPO, f"{LR}=1e-9", "critic.optim.lr=1e-9"]),
+        ("reward_part_dominates", "chars decides alone", "functions.chars.weight from 1 to 0.0", "right", 10,
+         [*PARTS, f"{LR}=1e-5"]),
         ("unscored", "could not be scored", "--reward", "fails", 6,
          ["reward.max_failure_ratio=1", "reward.on_error=zero"]),
     ],
