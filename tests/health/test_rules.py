@@ -19,7 +19,7 @@ from burnish.health.watch import Health
 KEYS = {
     "data": {"train_batch_size": 16, "max_response_length": 512},
     "actor_rollout_ref": {
-        "actor": {"optim": {"lr": 1e-5}, "grad_clip": 1.0},
+        "actor": {"optim": {"lr": 1e-5}, "grad_clip": 1.0, "ppo_mini_batch_size": 4, "ppo_epochs": 1},
         "rollout": {"n": 8, "multi_turn": {"max_assistant_turns": 4}},
     },
     "critic": {"optim": {"lr": 1e-5}},
@@ -37,7 +37,7 @@ def healthy(step: int, noisy: random.Random) -> dict[str, float]:
         "response_length/mean": 200 + step + noisy.gauss(0, 5), "response_length/clip_ratio": 0.02,
         "response_length/score_correlation": noisy.gauss(0, 0.2), "response/aborted_ratio": 0.0,
         "response/repeated_ratio": 0.01, "accuracy": score, "actor/kl_loss": 0.01,
-        "actor/grad_norm": 0.4 + noisy.random() / 5, "actor/pg_clipfrac": 0.02, "actor/lr": 1e-5,
+        "actor/grad_norm": 0.4 + noisy.random() / 5, "actor/pg_clipfrac": 0.0, "actor/lr": 1e-5,
         "training/rollout_probs_diff_mean": 0.003, "rollout_corr/k3_kl": 1e-3,
         "reward/right/weighted_std": 0.3, "reward/right/useful_ratio": 0.5,
         "reward/long/weighted_std": 0.2, "reward/long/useful_ratio": 1.0,
@@ -45,6 +45,7 @@ def healthy(step: int, noisy: random.Random) -> dict[str, float]:
         "critic/vf_explained_var": 0.4, "critic/vf_loss": 0.1, "failures/reward": 0.0,
         "timing_s/step": 10.0, "timing_s/gen": 6 + noisy.random(), "timing_s/update_actor": 3 + noisy.random() / 3,
         "perf/max_memory_allocated_gb": 60.0, "perf/device_memory_gb": 80.0,
+        "actor/ppo_kl": noisy.gauss(0, 1e-4),
     }  # fmt: skip
 
 
@@ -88,6 +89,10 @@ SITUATIONS = {
         20, lambda k, m: {"actor/grad_norm": 50.0 if k > 15 else 0.5}, WARNING, "at least 50, usually 0.5", "optim.lr",
     ),
     "ratio_clipping": (6, lambda k, m: {"actor/pg_clipfrac": 0.45}, WARNING, "45% of the tokens", "ppo_epochs"),
+    "updates_without_effect": (
+        20, lambda k, m: {"actor/ppo_kl": 2e-8 * (-1) ** k},
+        WARNING, "the 4 updates of a step moved the policy by a KL of 2e-08", "optim.lr from 1e-05 to 0.0001",
+    ),
     "nothing_moves": (
         40, lambda k, m: {
             "critic/score/mean": 0.3 + 0.02 * (-1) ** k, "response/entropy": 1.0 + 0.01 * (-1) ** (k // 2),

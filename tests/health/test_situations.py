@@ -17,6 +17,7 @@ LR, ACTOR = "actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor"
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-4", "data.train_batch_size=16"]
 KL = [f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"]
+OPPOSITES = {"nothing_moves": {"reward_without_trend"}, "reward_without_trend": {"nothing_moves"}}
 REWARDS = {
     "right": "float(solution_str.strip().endswith(str(ground_truth)))",
     "zero": "0.0",
@@ -70,6 +71,11 @@ def run(tmp_path, monkeypatch):
         ("kl_too_large", "per token", "kl_loss_coef", "right", 12, [f"{LR}=1e-2", *KL]),
         ("length_only", "the reward pays for length", "overlong_buffer", "length", 16, [f"{LR}=1e-4"]),
         ("nothing_moves", "neither reward, entropy nor length", "from 1e-09 to 1e-08", "right", 30, [f"{LR}=1e-9"]),
+        ("updates_without_effect", "the 2 updates of a step", "from 1e-09 to 1e-08", "right", 20,
+         [f"{LR}=1e-9", f"{ACTOR}.ppo_mini_batch_size=4"]),
+        ("ratio_clipping", "updates leave the trusted region", "clip_ratio from 0.0003 to 0.2", "noise", 5,
+         [f"{LR}=3e-4", f"{ACTOR}.ppo_epochs=4", f"{ACTOR}.clip_ratio=0.0003",
+          "actor_rollout_ref.rollout.temperature=2"]),
         ("reward_without_trend", "has not risen", "score one twice", "noise", 60, [f"{LR}=1e-4"]),
         ("useful_groups", "had different rewards", "filter_groups", "rare", 14, [f"{LR}=1e-9"]),
         ("critic_explains_nothing", "explained variance", "critic.optim.lr", "right", 21,
@@ -83,6 +89,7 @@ def run(tmp_path, monkeypatch):
 def test_run_that_goes_wrong_is_found(run, rule, evidence, remedy, reward, steps, keys):
     found = run(reward, steps, *keys)[rule]
     assert evidence in found["evidence"] and remedy in found["remedy"], found
+    assert not OPPOSITES.get(rule, set()) & set(found)
     health = read_health("run")
     assert rule in health.found and health.found[rule].worst.severity == found["severity"]
 

@@ -4,10 +4,12 @@ from burnish.health.history import History, has_moved, mean, trend
 from burnish.health.rule import BROKEN, NOTE, WARNING, Finding, Rule
 
 KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
-GRAD, CLIPPED, LR_NOW = "actor/grad_norm", "actor/pg_clipfrac", "actor/lr"
+GRAD, CLIPPED, LR_NOW, MOVED = "actor/grad_norm", "actor/pg_clipfrac", "actor/lr", "actor/ppo_kl"
 SCORE, ENTROPY, LENGTH, USEFUL = "critic/score/mean", "response/entropy", "response_length/mean", "groups/useful_ratio"
-LR = "actor_rollout_ref.actor.optim.lr"
+ACTOR, LR = "actor_rollout_ref.actor", "actor_rollout_ref.actor.optim.lr"
 STEPS = 5
+OF_RESPONSES = ("gspo", "geo_mean")  # their ratio is that of a response, with a range so narrow that most are clipped
+STILL = 1e-6  # KL between the policies before and after the updates of a step
 
 
 def lower(history: History, by: int) -> str:
@@ -53,13 +55,33 @@ def gradient(history: History) -> Finding | None:
 
 def ratio_clipping(history: History) -> Finding | None:
     value = mean(history.recent(CLIPPED, STEPS))
-    if not value > 0.3:
+    if not value > (0.95 if history.key(f"{ACTOR}.policy_loss.loss_mode") in OF_RESPONSES else 0.2):
         return None
+    clip = history.key(f"{ACTOR}.clip_ratio", 0.2)
+    wider = f", a wider range ({ACTOR}.clip_ratio from {clip:g} to 0.2)" if clip < 0.1 else ""
     return Finding(
         WARNING,
         f"{value:.0%} of the tokens of the last {STEPS} steps were clipped: updates leave the trusted region",
-        f"{lower(history, 3)}, fewer passes over a batch (actor_rollout_ref.actor.ppo_epochs), or larger mini-batches "
-        "(actor_rollout_ref.actor.ppo_mini_batch_size)",
+        f"{lower(history, 3)}{wider}, fewer passes over a batch ({ACTOR}.ppo_epochs), or larger mini-batches "
+        f"({ACTOR}.ppo_mini_batch_size)",
+    )
+
+
+def still(history: History) -> Finding | None:
+    """Several updates of a batch, and the policy after them is the one before. With one there is no ratio."""
+    updates = history.key("data.train_batch_size", 1) // history.key(f"{ACTOR}.ppo_mini_batch_size", 1)
+    updates *= history.key(f"{ACTOR}.ppo_epochs", 1)
+    moved, useful = [abs(value) for value in history.recent(MOVED, 20)], history.recent(USEFUL, 20)
+    lr, gradients = history.key(LR, 0.0), history.recent(GRAD, 20)
+    if updates < 2 or not moved or mean(moved) > STILL or max(history.recent(CLIPPED, 20), default=0.0) > 0:
+        return None
+    if mean(useful or [1.0]) < 0.2 or min(gradients, default=0.0) == 0 or history.recent(LR_NOW, 1) < [lr / 2]:
+        return None  # nothing to learn from, or the learning rate is not what it will be or was
+    return Finding(
+        WARNING,
+        f"in the last 20 steps no token was clipped, and the {updates} updates of a step moved the policy by a KL of "
+        f"{mean(moved):.1g}: they have no effect",
+        f"a higher learning rate ({LR} from {lr:g} to {10 * lr:g})",
     )
 
 
@@ -117,6 +139,13 @@ RULES = [
         "The policy moves too far from the one that generated the batch; clipped tokens have no gradient.",
         (CLIPPED,),
         ratio_clipping,
+    ),
+    Rule(
+        "updates_without_effect",
+        "No token is ever clipped, and updates have no effect",
+        "The later updates of a batch see the same policy as the first: the learning rate is too small.",
+        (CLIPPED, MOVED, GRAD, LR_NOW, USEFUL),
+        still,
     ),
     Rule(
         "nothing_moves",
