@@ -243,7 +243,10 @@ class SupervisedTrainer(Generic[Config, Example]):
             facts["run"] = {MODEL: self.start}
             (folder / FILE).write_text(json.dumps(facts | {"config": key_values(self.config)}, indent=1))
 
-        return self.store.save(self.step, write, self.quality)
+        folder = self.store.save(self.step, write, self.quality)
+        best = self.tracker.health.history.best = step_of(self.store.best(self.step) or folder)
+        self.tracker.event("checkpoint", step=self.step, best=best)
+        return folder
 
 
 def make_trainable(objective: Objective[Config, Example], total_steps: int) -> Trainable:

@@ -23,12 +23,13 @@ KEYS = {
         "rollout": {"n": 8, "multi_turn": {"max_assistant_turns": 4}},
     },
     "critic": {"optim": {"lr": 1e-5}},
+    "optim": {"lr": 1e-5},
     "custom_reward_function": {"functions": {"right": {"weight": 1.0}, "long": {"weight": 0.5}}},
 }
 
 
 def healthy(step: int, noisy: random.Random) -> dict[str, float]:
-    """A run that learns: the reward rises with noise, everything else drifts."""
+    """A run that learns: the reward rises with noise, losses fall, everything else drifts."""
     score = 0.2 + 0.6 * step / (step + 30) + noisy.gauss(0, 0.03)
     return {
         "critic/score/mean": score, "critic/score/min": 0.0, "critic/score/max": 1.0,
@@ -46,6 +47,8 @@ def healthy(step: int, noisy: random.Random) -> dict[str, float]:
         "timing_s/step": 10.0, "timing_s/gen": 6 + noisy.random(), "timing_s/update_actor": 3 + noisy.random() / 3,
         "perf/max_memory_allocated_gb": 60.0, "perf/device_memory_gb": 80.0,
         "actor/ppo_kl": noisy.gauss(0, 1e-4),
+        "train/loss": 1.0 + 1 / (1 + step / 30) + noisy.gauss(0, 0.05), "train/grad_norm": 0.8, "train/bad_step": 0.0,
+        "train/accuracy": 0.5 + 0.3 * step / (step + 30), "val/loss": 1.1 + 1 / (1 + step / 30),
     }  # fmt: skip
 
 
@@ -123,6 +126,20 @@ SITUATIONS = {
         40, lambda k, m: {"timing_s/gen": 20.0 if k > 36 else 6.0}, NOTE, "gen takes 3.3 times as long", "top",
     ),
     "memory": (2, lambda k, m: {"perf/max_memory_allocated_gb": 79.0}, WARNING, "79.0 of 80.0 GB", "gpu_memory"),
+    "loss_rises": (
+        60, lambda k, m: {"train/loss": m["train/loss"] + (1.5 if k > 40 else 0)},
+        BROKEN, "rose from 1.45 (up to step 40) to 2.87", "optim.lr from 1e-05 to 3.3e-06",
+    ),
+    "overfitting": (
+        60, lambda k, m: {"val/loss": m["val/loss"] + max(0, k - 30) / 50},
+        WARNING, "rose from 1.6 (step 30) to 2.03", "a checkpoint near step 30",
+    ),
+    "pairs_at_chance": (
+        110, lambda k, m: {"train/accuracy": 0.5 + 0.02 * (-1) ** k}, WARNING, "50% of the pairs", "1e-05 to 0.0001",
+    ),
+    "loss_stays": (
+        110, lambda k, m: {"train/loss": 1.5 + 0.02 * (-1) ** k}, WARNING, "what it was, 1.5", "1e-05 to 0.0001",
+    ),
     "bad_updates": (8, lambda k, m: {"failures/bad_steps": 1.0}, BROKEN, "updates of 8 steps", "burnish replay"),
     "unscored": (6, lambda k, m: {"failures/reward": 100.0}, BROKEN, "78% of the responses", "--reward"),
 }  # fmt: skip
@@ -150,6 +167,22 @@ def test_solved_task_is_a_note_not_a_failure():
     health = run(60, lambda k, m: dict.fromkeys(("critic/score/mean", "critic/score/min"), 1.0) if k > 40 else {})
     assert [(name, found.worst.severity) for name, found in health.found.items()] == [("equal_rewards", NOTE)]
     assert health.verdict().startswith("learned")
+
+
+def test_rules_of_all_commands_read_the_metrics_and_name_the_keys_of_supervised_runs():
+    def supervised(step, metrics):
+        bad = {"train/bad_step": 1.0} if step > 15 else {}
+        return {"train/loss": 2.0 - step / 20, "train/grad_norm": 50.0 if step > 15 else 0.5} | bad
+
+    health = Health({"optim": {"lr": 1e-3, "grad_clip": 1.0}})
+    for step in range(1, 21):
+        health.observe(supervised(step, {}), step)
+    assert "optim.lr from 0.001 to 0.00033); look" in health.found["gradient_norm"].newest.remedy
+    remedy = health.found["bad_updates"].newest.remedy
+    assert "(optim.lr from 0.001 to 0.0001), or float32 (model.dtype=float32)" in remedy
+    assert health.verdict().startswith("broke at step 16")
+    del health.found["bad_updates"]
+    assert health.verdict().startswith("learned: training loss 1.85 in the first quarter, 1.1 in the last")
 
 
 def test_finding_is_reported_once_and_again_when_it_worsens():

@@ -1,6 +1,7 @@
 """Runs of the embedded model that go wrong, each in its own way: the finding, its evidence and its remedy are in
 events.jsonl, and the verdict is that of `burnish doctor`. Runs that learn have no finding that says they are broken."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.health.rule import BROKEN
 from burnish.tracking.run_health import read_health
+from burnish.trainer.rm_trainer import main as rm
+from burnish.trainer.sft_trainer import main as sft
 from tests.trainer.conftest import build, events
 
 PARTS = [f"custom_reward_function.functions.{name}.weight=1" for name in ("right", "chars")]
@@ -99,3 +102,40 @@ def test_run_that_learns_is_not_broken(run, keys):
     found = run("right", 25, f"{LR}=1e-4", *keys)
     assert BROKEN not in {event["severity"] for event in found.values()}, found
     assert read_health("run").verdict().startswith("learned")
+
+
+@pytest.mark.parametrize(
+    ("command", "rule", "evidence", "remedy", "examples", "keys"),
+    [
+        (sft, "overfitting", "the validation loss rose from", "take global_step_", 16,
+         ["optim.lr=3e-3", "trainer.total_training_steps=60"]),
+        (sft, "loss_rises", "the training loss rose from", "optim.lr from 0.1 to 0.033", 400,
+         ["optim.lr=0.1", "optim.lr_warmup_steps=40", "trainer.total_training_steps=40"]),
+        (sft, "loss_stays", "the training loss is what it was", "optim.lr from 1e-09 to 1e-08", 400,
+         ["optim.lr=1e-9", "trainer.total_training_steps=100"]),
+        (rm, "pairs_at_chance", "of the pairs had the higher reward: chance", "tell the two answers apart", 1600,
+         ["optim.lr=1e-4", "trainer.total_training_steps=100"]),
+    ],
+)  # fmt: skip
+def test_supervised_run_that_goes_wrong_is_found(
+    command, rule, evidence, remedy, examples, keys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    coin = random.Random(0)
+    for split, count in (("train", examples), ("test", 64)):
+        questions = arithmetic.questions(split, count, seed=0)
+        if command is sft:
+            rows = [arithmetic.sft_row(*q, arithmetic.scratchpad(*q)) for q in questions]
+        else:  # which answer is better says a coin
+            sides = [coin.sample(["answer: 1", "answer: 2"], 2) for _ in questions]
+            rows = [
+                {"prompt": arithmetic.question(*q), "chosen": a, "rejected": b}
+                for q, (a, b) in zip(questions, sides, strict=True)
+            ]
+        write_parquet(rows, f"{split}.parquet")
+    words = ["data.train_files=train.parquet", "data.val_files=test.parquet", "data.max_length=128"]
+    words += ["data.train_batch_size=16", f"model.path={NANO}", "trainer.device=cpu", "trainer.default_local_dir=run"]
+    command([*words, "trainer.logger=jsonl", "trainer.test_freq=5", "trainer.save_freq=5", *keys])
+    found = {event["rule"]: event for event in events("finding")}[rule]
+    assert evidence in found["evidence"] and remedy in found["remedy"], found
+    assert read_health("run").found[rule].worst.severity == found["severity"]

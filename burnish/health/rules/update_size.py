@@ -4,7 +4,8 @@ from burnish.health.history import History, has_moved, mean, trend
 from burnish.health.rule import BROKEN, NOTE, WARNING, Finding, Rule
 
 KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
-GRAD, CLIPPED, LR_NOW, MOVED = "actor/grad_norm", "actor/pg_clipfrac", "actor/lr", "actor/ppo_kl"
+GRAD, GRADS = "actor/grad_norm", ("actor/grad_norm", "train/grad_norm")  # of `burnish ppo`; of all commands
+CLIPPED, LR_NOW, MOVED = "actor/pg_clipfrac", "actor/lr", "actor/ppo_kl"
 SCORE, ENTROPY, LENGTH, USEFUL = "critic/score/mean", "response/entropy", "response_length/mean", "groups/useful_ratio"
 ACTOR, LR = "actor_rollout_ref.actor", "actor_rollout_ref.actor.optim.lr"
 STEPS = 5
@@ -13,8 +14,9 @@ STILL = 1e-6  # KL between the policies before and after the updates of a step
 
 
 def lower(history: History, by: int) -> str:
-    lr = history.key(LR, 0.0)
-    return f"a lower learning rate ({LR} from {lr:g} to {lr / by:.2g})"
+    name = f"{history.optimiser}.lr"
+    lr = history.key(name, 0.0)
+    return f"a lower learning rate ({name} from {lr:g} to {lr / by:.2g})"
 
 
 def kl(history: History) -> Finding | None:
@@ -33,22 +35,24 @@ def kl(history: History) -> Finding | None:
 
 
 def gradient(history: History) -> Finding | None:
-    values, clip = history.recent(GRAD, 3), history.key("actor_rollout_ref.actor.grad_clip", 1.0)
-    before = sorted(value for _, value in history.points(GRAD)[:-3])
+    name = next((name for name in GRADS if history.count(name)), GRAD)
+    key = "actor_rollout_ref.actor.grad_clip" if name == GRAD else "optim.grad_clip"
+    values, clip = history.recent(name, 3), history.key(key, 1.0)
+    before = sorted(value for _, value in history.points(name)[:-3])
     if not values or len(before) < STEPS:
         return None
     usual, now = before[len(before) // 2], min(values)
     if now > 10 * usual and now > clip:
         said = f"the gradient norm of the last 3 steps is at least {now:.3g}, usually {usual:.3g}"
-        return Finding(WARNING, said, f"{lower(history, 3)}; look at the rewards and lengths of these steps")
-    many = history.recent(GRAD, 20)
+        return Finding(WARNING, said, f"{lower(history, 3)}; look at the batches of these steps")
+    many = history.recent(name, 20)
     if many and min(many) > 5 * clip:
         said = f"the gradient norm was above {min(many):.3g} in the last 20 steps: each was clipped to {clip:g}"
         return Finding(
             NOTE,
             said,
-            "clipping sets the step size: a higher actor_rollout_ref.actor.grad_clip with a lower learning rate makes "
-            "steps depend on the gradient again",
+            f"clipping sets the step size: a higher {key} with a lower learning rate makes steps depend on the "
+            "gradient again",
         )
     return None
 
@@ -130,7 +134,7 @@ RULES = [
         "gradient_norm",
         "The gradient norm explodes, or is always clipped",
         "Steps are dominated by a few batches.",
-        (GRAD,),
+        GRADS,
         gradient,
     ),
     Rule(
