@@ -127,16 +127,22 @@ def room_of(config: PPOConfig, memory_bytes: int | None) -> int:
 
 
 def plan_activations(model: ModelConfig, facts: ModelFacts, tokens: int, memory_bytes: int | None = None) -> list[str]:
-    """The same decision for a run that trains this one model, in passes of so many tokens; returns notices. An output
-    layer over the vocabulary is counted, also where the model is none of language."""
+    """The same decision for a run that trains this one model, in passes of so many tokens; returns notices."""
     if model.enable_gradient_checkpointing != "auto":
         return []
     room, on_gpu = memory_bytes or host_memory(), memory_bytes is not None
     model.enable_gradient_checkpointing = False
-    held, kept = ModelMemory.of(model, facts), activations(model, facts, tokens, trains=True, on_gpu=on_gpu)
-    needed = held.weights + held.state + held.gradients + kept
-    needed += logits(model, facts, tokens, trains=True, on_gpu=on_gpu)
-    return [_decide([model], kept, needed, room, on_gpu)]
+    kept = activations(model, facts, tokens, trains=True, on_gpu=on_gpu)
+    return [_decide([model], kept, memory_of_one(model, facts, tokens, on_gpu=on_gpu), room, on_gpu)]
+
+
+def memory_of_one(model: ModelConfig, facts: ModelFacts, tokens: int, *, on_gpu: bool) -> int:
+    """Bytes that such a run needs. An output layer over the vocabulary is counted, also where the model is none of
+    language."""
+    held = ModelMemory.of(model, facts)
+    passes = activations(model, facts, tokens, trains=True, on_gpu=on_gpu)
+    passes += logits(model, facts, tokens, trains=True, on_gpu=on_gpu)
+    return held.weights + held.state + held.gradients + passes
 
 
 def _decide(models: list[ModelConfig], kept: int, needed: int, room: int, on_gpu: bool) -> str:

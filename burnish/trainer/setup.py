@@ -58,9 +58,9 @@ def run(loaded: Loaded[PPOConfig], on_step: OnStep | None = None) -> None:
     rows, facts = check(loaded)
     loaded.log_notices()
     if loaded.flags.plan:
-        numbers = plan_numbers(config, rows, facts, needs_of(config), device_memory(config.trainer.device))
-        print_text(plan_table(numbers))
-        if too_much := advice(config, facts, device_memory(config.trainer.device), needs_of(config)):
+        memory = planned_memory(loaded)
+        print_text(plan_table(plan_numbers(config, rows, facts, needs_of(config), memory)))
+        if too_much := advice(config, facts, memory, needs_of(config)):
             raise OutOfMemory(f"does not fit: {too_much}")
         return
     print_text(explain(config, loaded.explicit))
@@ -130,12 +130,19 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
             check_reward_model(model)
         loaded.notices += check_model(config, key, facts[key])
         check_heads(config, key, facts[key])
-    loaded.notices += devices(config, loaded.explicit, gpus(config.trainer.device))
-    memory = device_memory(config.trainer.device)
+    memory, kind = planned_memory(loaded), config.trainer.device
+    elsewhere = loaded.flags.gpu_memory is not None  # on as many GPUs as are asked for, whatever this machine has
+    count = sum(pool.processes for pool in pools_of(config)) if elsewhere else gpus(kind)
+    loaded.notices += devices(config, loaded.explicit, count)
     for model in config.models.values():
-        model.dtype = dtype_on(pick_device(config.trainer.device), model.dtype)
+        model.dtype = dtype_on(None if elsewhere else pick_device(kind), model.dtype)
     loaded.notices += plan_micro_batches(config, facts, memory) + (without_gpu(config) if memory is None else [])
     return rows, facts
+
+
+def planned_memory(loaded: Loaded[PPOConfig]) -> int | None:
+    """Bytes of the GPU that is trained on, or planned for with --gpu-memory; None on a CPU."""
+    return loaded.flags.gpu_memory or device_memory(loaded.config.trainer.device)
 
 
 def device_memory(kind: str) -> int | None:

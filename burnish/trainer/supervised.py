@@ -23,7 +23,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from burnish.algorithms.tally import Metrics, merge
 from burnish.config import Loaded, explain
 from burnish.config.checks import check_files
-from burnish.config.plan import plan_activations
+from burnish.config.memory import gib, host_memory
+from burnish.config.plan import memory_of_one, plan_activations
 from burnish.config.rules.models import without_gpu
 from burnish.config.supervised import SupervisedConfig
 from burnish.data.examples import Batches, Example, Examples
@@ -36,7 +37,7 @@ from burnish.engine.retry import OOM_RETRIES, OomRetries
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
 from burnish.entry.ending import StopRequest
-from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
+from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError, OutOfMemory
 from burnish.literal import print_text
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import read_model_facts
@@ -144,7 +145,7 @@ class SupervisedTrainer(Generic[Config, Example]):
 
     def fit(self) -> dict[str, float]:
         metrics, stop = dict[str, float](), StopRequest()
-        explained = memory_explained(self.config.trainer.device, self._less_memory, "training")
+        explained = memory_explained(self.config.trainer.device, partial(less_memory, self.objective), "training")
         with self.tracker, contextlib.ExitStack() as stack, explained:
             stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
             self.begin()
@@ -165,12 +166,6 @@ class SupervisedTrainer(Generic[Config, Example]):
             if stop.asked:
                 raise KeyboardInterrupt
         return metrics
-
-    def _less_memory(self) -> str:
-        return (
-            f"passes hold {self.objective.micro}: lower data.micro_batch_size_per_gpu, set "
-            "model.enable_gradient_checkpointing=True, or lower data.max_length"
-        )
 
     def begin(self) -> None:
         self.trainable = make_trainable(self.objective, self.total_steps)
@@ -285,12 +280,16 @@ def run(
     if data.val_files:
         val = order(objective.dataset(data.val_files, data.val_max_samples))
     _check_vocabulary(config, facts.vocab, *[part.dataset for part in (training, val) if part is not None])
-    config.model.dtype = dtype_on(device, config.model.dtype)
+    memory = loaded.flags.gpu_memory or memory_of(device)
+    config.model.dtype = dtype_on(None if loaded.flags.gpu_memory else device, config.model.dtype)
     tokens = tokens_per_pass(objective, training)
-    for notice in plan_activations(config.model, facts, tokens, memory_of(device)):
+    for notice in plan_activations(config.model, facts, tokens, memory):
         log.info("%s", notice)
     if loaded.flags.plan:
-        print_text(plan(objective, training))
+        needed, room = memory_of_one(config.model, facts, tokens, on_gpu=memory is not None), memory or host_memory()
+        print_text(f"{plan(objective, training)}\n{'estimated peak memory':<25}{gib(needed)} of {gib(room)}")
+        if needed > room:
+            raise OutOfMemory(f"does not fit: planned are {gib(needed)} of {gib(room)}; {less_memory(objective)}")
         return
     print_text(explain(config, loaded.explicit))
     with RunFolder(config.trainer.default_local_dir) as folder:
@@ -314,6 +313,13 @@ def plan(objective: Objective[Config, Example], training: Batches[Example]) -> s
         "one pass holds at most": limit,
     }
     return "\n".join(f"{name:<25}{value}" for name, value in lines.items())
+
+
+def less_memory(objective: Objective[Config, Example]) -> str:
+    return (
+        f"passes hold {objective.micro}: lower data.micro_batch_size_per_gpu, set "
+        "model.enable_gradient_checkpointing=True, or lower data.max_length"
+    )
 
 
 def tokens_per_pass(objective: Objective[Config, Example], training: Batches[Example]) -> int:

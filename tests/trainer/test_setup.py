@@ -102,6 +102,12 @@ def test_the_plan_shows_the_kv_pool_and_its_share_of_the_device(planned, tiny_mo
     assert "rollout.max_num_seqs=3 sequences of 40 tokens, at most 0.5 of 1.0 GiB" in line
 
 
+def test_a_plan_for_gpus_that_are_not_here(planned, tiny_model):
+    plan = planned("critic", tiny_model, "--gpu-memory=2", "trainer.n_gpus_per_node=4")
+    assert "4: actor_rollout_ref, critic" in plan["processes: global_pool"]
+    assert "at most 0.5 of 2.0 GiB" in plan["memory: KV pool"] and "in bfloat16" in plan["memory: rollout replica"]
+
+
 def test_the_plan_of_several_processes(planned, tiny_model):
     plan = "\n".join(planned("critic", tiny_model, *CLUSTER).values())
     assert "processes: global_pool" in plan and "2: actor_rollout_ref, critic" in plan
