@@ -33,13 +33,16 @@ def measured_memory(device: "torch.device") -> str:
     return f"measured were at most {gib[0]} in tensors; this process holds {gib[1]}, others {gib[2]} of {gib[3]}"
 
 
-def dtype_on(device: "torch.device | str", dtype: str) -> str:
-    """The type of weights that is meant on a device: auto is bfloat16 where the hardware has it, else float32."""
+def dtype_on(device: "torch.device | str | None", dtype: str) -> str:
+    """The type of weights that is meant on a device: auto is bfloat16 where the hardware has it, else float32. None: a
+    GPU that is planned for and not here, which has it."""
     import torch
 
-    device = torch.device(device)
     if dtype != "auto":
         return dtype
+    if device is None:
+        return "bfloat16"
+    device = torch.device(device)
     has_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= BFLOAT16
     return "bfloat16" if has_it else "float32"
 

@@ -60,9 +60,9 @@ def run(loaded: Loaded[PPOConfig], on_step: OnStep | None = None) -> None:
     rows, facts = check(loaded)
     loaded.log_notices()
     if loaded.flags.plan:
-        numbers = plan_numbers(config, rows, facts, needs_of(config), device_memory(config.trainer))
-        print_text(plan_table(numbers))
-        if too_much := advice(config, facts, device_memory(config.trainer), needs_of(config)):
+        memory = planned_memory(loaded)
+        print_text(plan_table(plan_numbers(config, rows, facts, needs_of(config), memory)))
+        if too_much := advice(config, facts, memory, needs_of(config)):
             raise OutOfMemory(f"does not fit: {too_much}")
         return
     print_text(explain(config, loaded.explicit))
@@ -132,19 +132,25 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
             check_reward_model(model)
         loaded.notices += check_model(config, key, facts[key])
         check_heads(config, key, facts[key])
-    count = gpus(config.trainer.device)
+    memory, kind = planned_memory(loaded), config.trainer.device
+    elsewhere = loaded.flags.gpu_memory is not None  # on as many GPUs as are asked for, whatever this machine has
+    count = sum(pool.processes for pool in pools_of(config)) if elsewhere else gpus(kind)
     loaded.notices += devices(config, loaded.explicit, count)
-    if config.trainer.processes_per_gpu > 1 and count:
+    if config.trainer.processes_per_gpu > 1 and count and not elsewhere:
         processes.check_shared_gpus(config.trainer.processes_per_gpu)
-    memory = device_memory(config.trainer)
     for model in config.models.values():
-        model.dtype = dtype_on(pick_device(config.trainer.device), model.dtype)
+        model.dtype = dtype_on(None if elsewhere else pick_device(kind), model.dtype)
     loaded.notices += plan_micro_batches(config, facts, memory) + (without_gpu(config) if memory is None else [])
     return rows, facts
 
 
+def planned_memory(loaded: Loaded[PPOConfig]) -> int | None:
+    """Bytes of a GPU that one process has, as it is here or as --gpu-memory says; None on a CPU."""
+    trainer, said = loaded.config.trainer, loaded.flags.gpu_memory
+    return said // trainer.processes_per_gpu if said else device_memory(trainer)
+
+
 def device_memory(trainer: TrainerConfig) -> int | None:
-    """Bytes of a GPU that one process has; None on a CPU."""
     return memory_of(pick_device(trainer.device), trainer.processes_per_gpu)
 
 

@@ -170,7 +170,8 @@ class SupervisedTrainer(Generic[Config, Example]):
         return metrics
 
     def _advice(self) -> str | None:
-        return memory_advice(self.objective, self.train, ran_out=True)
+        room = memory_of(pick_device(self.config.trainer.device))
+        return memory_advice(self.objective, self.train, room, ran_out=True)
 
     def begin(self) -> None:
         self.trainable = make_trainable(self.objective, self.total_steps)
@@ -288,13 +289,14 @@ def run(
     if data.val_files:
         val = order(objective.dataset(data.val_files, data.val_max_samples))
     _check_vocabulary(config, facts.vocab, *[part.dataset for part in (training, val) if part is not None])
-    config.model.dtype = dtype_on(device, config.model.dtype)
+    memory = loaded.flags.gpu_memory or memory_of(device)
+    config.model.dtype = dtype_on(None if loaded.flags.gpu_memory else device, config.model.dtype)
     tokens = tokens_per_pass(objective, training)
-    for notice in plan_activations(config.model, facts, tokens, memory_of(device)):
+    for notice in plan_activations(config.model, facts, tokens, memory):
         log.info("%s", notice)
     if loaded.flags.plan:
-        print_text(plan(objective, training))
-        if too_much := memory_advice(objective, training):
+        print_text(plan(objective, training, memory))
+        if too_much := memory_advice(objective, training, memory):
             raise OutOfMemory(f"does not fit: {too_much}")
         return
     print_text(explain(config, loaded.explicit))
@@ -306,14 +308,13 @@ def run(
         log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
 
 
-def plan(objective: Objective[Config, Example], training: Batches[Example]) -> str:
-    """What `--plan` prints: the arithmetic of a run."""
+def plan(objective: Objective[Config, Example], training: Batches[Example], room: int | None) -> str:
+    """What `--plan` prints: the arithmetic of a run. `room`: bytes of the GPU, None on a CPU."""
     examples, kind, micro = training.dataset, objective.examples, objective.micro
     lengths = [len(examples[i]) for i in range(len(examples))]
     limit = f"{micro.max_tokens} tokens" if micro.max_tokens else f"{micro.max_sequences} {kind}"
-    config, device = objective.config, pick_device(objective.config.trainer.device)
-    facts, tokens, room = read_model_facts(config.model.path), tokens_per_pass(objective, training), memory_of(device)
-    memory = memory_of_one(config.model, facts, tokens, on_gpu=room is not None)
+    facts, tokens = read_model_facts(objective.config.model.path), tokens_per_pass(objective, training)
+    memory = memory_of_one(objective.config.model, facts, tokens, on_gpu=room is not None)
     lines = {
         f"training {kind}": f"{len(lengths)}, {sum(lengths)} tokens, {max(lengths)} in the longest",
         f"{kind} per step": training.batch_size,
@@ -333,7 +334,7 @@ def tokens_per_pass(objective: Objective[Config, Example], training: Batches[Exa
 
 
 def memory_advice(
-    objective: Objective[Config, Example], training: Batches[Example], *, ran_out: bool = False
+    objective: Objective[Config, Example], training: Batches[Example], room: int | None, *, ran_out: bool = False
 ) -> str | None:
     """What is planned and what would make it fit; None where it fits by the plan and has not run out of memory."""
 
@@ -342,7 +343,7 @@ def memory_advice(
         other.config = cast(Config, config)
         return tokens_per_pass(other, training)
 
-    config, room = objective.config, memory_of(pick_device(objective.config.trainer.device))
+    config = objective.config
     return supervised_advice(config, read_model_facts(config.model.path), tokens, room, ran_out=ran_out)
 
 
