@@ -292,9 +292,7 @@ def _passes(
                 gathered=_gathered(model, facts, fsdp, trains=one.trains) if split.is_sharded else 0,
                 gradients=held[one.model].gradients if one.trains and not at_host else 0,
                 logits=logits(model, facts, tokens, trains=one.trains, on_gpu=on_gpu) if gives_log_probs else 0,
-                activations=activations(
-                    model, facts, tokens, trains=one.trains, on_gpu=on_gpu, sharded=split.is_sharded
-                ),
+                activations=activations(model, facts, tokens, trains=one.trains, on_gpu=on_gpu),
             )
 
 

@@ -7,8 +7,8 @@ Sequences run end to end, without padding. In values per token and layer, a pass
     the fused pass, on a GPU      4 × hidden, 2 × queries, 2 × keys and 3 × intermediate; where heads have their own
                                   norms, queries and keys before them, too
 
-The fused pass on a CPU is torch's functions and counts as transformers' layers, and so does a sharded model. With
-gradient checkpointing a layer keeps its input, in the fused pass two parts, and one layer at a time is computed again.
+The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient
+checkpointing a layer keeps its input, in the fused pass two parts, and one layer at a time is computed again.
 """
 
 import math
@@ -111,12 +111,9 @@ def is_recomputed(model: ModelConfig) -> bool:
     return model.enable_gradient_checkpointing is not False
 
 
-def activations(
-    model: ModelConfig, facts: ModelFacts, tokens: int, *, trains: bool, on_gpu: bool, sharded: bool = False
-) -> int:
+def activations(model: ModelConfig, facts: ModelFacts, tokens: int, *, trains: bool, on_gpu: bool) -> int:
     """Bytes that a pass of so many tokens holds for its backward pass, or in one layer where there is none."""
-    takes = facts.model_type in FUSED and not sharded
-    is_fused = takes and model.use_fused_kernels is not False and model.use_remove_padding
+    is_fused = facts.model_type in FUSED and model.use_fused_kernels is not False and model.use_remove_padding
     if is_fused and on_gpu:
         query, keys = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
         layer = 4 * facts.hidden + 2 * query + 2 * keys + 3 * facts.intermediate

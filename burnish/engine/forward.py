@@ -44,13 +44,13 @@ SOFTCAP, FACTORS, DIVISOR = "final_logit_softcapping", ("logit_scale", "lm_head_
 
 class Forward:
     """How one module is run. `config` says whether packed (`use_remove_padding`) and fused (`use_fused_kernels`). Make
-    it before the module is sharded over a `mesh`: layers then run one by one, as FSDP2 gathers their weights."""
+    it before the module is sharded over a `mesh`: FSDP2 then gathers the weights of each layer as it runs."""
 
     def __init__(self, module: "PreTrainedModel", config: ModelConfig | None = None, *, mesh: Mesh | None = None):
         config = config or ModelConfig()
         self.module = module
         self.ulysses = Ulysses(mesh.ulysses) if mesh is not None and mesh.ulysses is not None else None
-        self.backbone, unpacked = backbone_for(module, config, by_layers=mesh is not None, ulysses=self.ulysses)
+        self.backbone, unpacked = backbone_for(module, config, run=run if mesh else None, ulysses=self.ulysses)
         if unpacked:
             log.warning("%s is run with padding: %s", type(module).__name__, unpacked)
         self.is_packed = not isinstance(self.backbone, PaddedBackbone)

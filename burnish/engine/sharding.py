@@ -2,7 +2,7 @@
 
 After `shard` each parameter is a `DTensor` of which this process holds a slice of its rows, in float32 where it is
 trained: that slice is the master which the optimiser steps on. FSDP2 gathers weights in hooks of `forward`; passes of
-burnish call parts of a module directly, so they go through `run`, which has the hooks of the whole around it.
+burnish compute with parts of a module directly, so they go through `run`, which has the hooks of that part around it.
 """
 
 import itertools
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name since torch 2.13
-HOOKED = "run_hooked"  # the method of a sharded module that has FSDP2's hooks around it
+HOOKED = "run_hooked"  # the method of a sharded module, and of its layers, that has FSDP2's hooks around it
 CHUNK = 2**22  # elements of a checksum at a time
 FACTOR = 0x2545F4914F6CDD1D  # odd, so that every place has another factor
 BUCKET_BYTES = 256 * 2**20  # of whole weights that exist at a time next to the model
@@ -74,20 +74,20 @@ def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torc
         fully_shard(layer, reshard_after_forward=fsdp.reshard_after_forward, **how)
     _widen(module)
     fully_shard(module, **how)
-    parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    parts: list[Any] = [*layers, module]
     for part in parts:
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)  # gloo has no other; the factor of 1 costs nothing
+        setattr(part, HOOKED, types.MethodType(lambda _part, function, *args: function(*args), part))
+        register_fsdp_forward_method(part, HOOKED)
     if fsdp.forward_prefetch:
         for layer, following in itertools.pairwise(layers):
             layer.set_modules_to_forward_prefetch([following])  # type: ignore[operator]
-    setattr(module, HOOKED, types.MethodType(lambda _module, function, *args: function(*args), module))
-    register_fsdp_forward_method(module, HOOKED)
 
 
 def run(module: nn.Module, function: Callable[..., T], *args: Any) -> T:
-    """Call a function that computes with parts of `module`; its weights are whole meanwhile, and what comes out leads
-    gradients back to their shards. A module that is not sharded needs nothing."""
+    """Call a function that computes with `module`, the whole or one of its layers; the weights are whole meanwhile, but
+    for those of layers inside. What comes out leads gradients back to shards. A module not sharded needs nothing."""
     if not isinstance(module, FSDPModule):
         return function(*args)
     hooked: Callable[..., T] = getattr(module, HOOKED)

@@ -72,7 +72,10 @@ CASES = {
     "activations kept": Case(world=2, model={"enable_gradient_checkpointing": False}),
     "activations kept, ulysses": Case(mesh={"ulysses": 2}, model={"enable_gradient_checkpointing": False}),
     "plain output layer, ulysses": Case(world=2, mesh={"ulysses": 2}, model={"use_fused_kernels": False}),
+    "transformers' layers": Case(world=2, model={"use_fused_kernels": False}),
     "padded": Case(world=2, model={"use_remove_padding": False}),
+    "norms of heads": Case(world=2, folder="qwen3"),
+    "norms of heads, ulysses": Case(mesh={"ulysses": 2}, folder="qwen3"),
 }
 HALF = {
     "half": Case(world=2, model={"dtype": "bfloat16"}),
@@ -84,7 +87,7 @@ HALF = {
 def folders(tmp_path_factory):
     """259 tokens, which neither 2 nor 4 divide; no biases, whose gradient may be nothing but rounding."""
     shape = {"model_type": "llama", "heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
-    kinds = {"tied": {}, "untied": {"tie_word_embeddings": False}}
+    kinds = {"tied": {}, "untied": {"tie_word_embeddings": False}, "qwen3": {"model_type": "qwen3", "head_dim": 16}}
     parent = tmp_path_factory.mktemp("sharded")
     return {name: str(write_tiny_model(parent / name, **(shape | keys))) for name, keys in kinds.items()}
 
@@ -156,6 +159,7 @@ def train(case, folder):
         updates.append(update | trainable.optim_step(update["loss"]))
     after = trainable.infer(lambda part: outputs_of(trainable, case.kind, part), batch, MICROS[1])
     return {
+        "way": type(trainable.forward.backbone),
         "updates": updates,
         "gradients": gradients,
         "weights": whole(trainable.masters, trainable),
@@ -180,6 +184,7 @@ def test_several_processes_train_what_one_does(name, processes, folders, alone):
     results = processes.call(case.world, train, case, folders[case.folder])
     assert_same_everywhere(results)
     found, expected = results[0], alone(case)
+    assert found["way"] is expected["way"]
     for update, wanted in zip(found["updates"], expected["updates"], strict=True):
         assert update == pytest.approx(wanted, rel=1e-5, abs=1e-6)
     assert found["updates"][0]["grad_norm"] > 0.5  # it is clipped
