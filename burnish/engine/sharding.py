@@ -1,8 +1,9 @@
 """A module whose weights are spread over the processes of a mesh, by FSDP2.
 
 After `shard` each parameter is a `DTensor` of which this process holds a slice of its rows, in float32 where it is
-trained: that slice is the master which the optimiser steps on. FSDP2 gathers weights in hooks of `forward`; passes of
-burnish compute with parts of a module directly, so they go through `run`, which has the hooks of that part around it.
+trained: that slice is the master which the optimiser steps on. Of weights that are mapped from their files
+(`models/loading.py`) no other rows are read. FSDP2 gathers weights in hooks of `forward`; passes of burnish compute
+with parts of a module directly, so they go through `run`, which has the hooks of that part around it.
 """
 
 import itertools
@@ -68,12 +69,14 @@ def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torc
     lists = {name: part for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part) > 0}
     outer = [part for name, part in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
     layers: list[nn.Module] = list(max(outer, key=len, default=()))
-    how: dict[str, Any] = {"mesh": mesh.devices, "mp_policy": policy, "offload_policy": keeps}
+    rows = _without_memory(module, mesh)
     for layer in layers:
-        _widen(layer)
-        fully_shard(layer, reshard_after_forward=fsdp.reshard_after_forward, **how)
-    _widen(module)
-    fully_shard(module, **how)
+        fully_shard(
+            layer, mesh=mesh.devices, mp_policy=policy, offload_policy=keeps,
+            reshard_after_forward=fsdp.reshard_after_forward,
+        )  # fmt: skip
+    fully_shard(module, mesh=mesh.devices, mp_policy=policy, offload_policy=keeps)
+    _fill(module, rows, "cpu" if fsdp.offload_policy else mesh.devices.device_type)
     parts: list[Any] = [*layers, module]
     for part in parts:
         part.set_gradient_divide_factor(1.0)
@@ -188,8 +191,34 @@ def _whole(tensor: Tensor, held: Slice, mesh: Mesh | None, dtype: torch.dtype | 
     return gathered[: held.shape[0]]
 
 
-def _widen(module: nn.Module) -> None:
-    """Float32 for what is trained; layer by layer, so that all of it in float32 is never here."""
-    for parameter in module.parameters():
-        if parameter.requires_grad and not isinstance(parameter, DTensor):
-            parameter.data = parameter.data.float()
+def _without_memory(module: nn.Module, mesh: Mesh) -> dict[str, Tensor]:
+    """Parameters that FSDP2 makes shards of without reading them, float32 where they are trained; returns, by name, the
+    rows of the former ones that are this process's."""
+    former = dict(module.named_parameters())
+    rows = {name: former[name].detach()[held.start : held.stop] for name, held in slices_of(former, mesh).items()}
+    made = {
+        id(parameter): nn.Parameter(
+            torch.empty_like(parameter, device="meta", dtype=torch.float32 if parameter.requires_grad else None),
+            requires_grad=parameter.requires_grad,
+        )
+        for parameter in former.values()
+    }
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+            part.register_parameter(name, made[id(parameter)])  # tied ones stay tied
+    return rows
+
+
+@torch.no_grad()
+def _fill(module: nn.Module, rows: dict[str, Tensor], device: str) -> None:
+    """Give the slices their memory and their rows."""
+    waiting = {id(parameter): rows.pop(name) for name, parameter in module.named_parameters()}
+
+    def filled(tensor: Tensor) -> Tensor:
+        if (mine := waiting.pop(id(tensor), None)) is None:  # a buffer, or a tied parameter that is filled already
+            return tensor
+        tensor = torch.empty_like(tensor, device=device)
+        local(tensor).copy_(mine)
+        return tensor
+
+    module._apply(filled)  # which FSDP2 follows

@@ -66,16 +66,20 @@ class PaddedBackbone:
 
 
 def backbone_for(
-    module: "PreTrainedModel", config: ModelConfig, *, run: Run | None = None, ulysses: Ulysses | None = None
+    module: "PreTrainedModel",
+    config: ModelConfig,
+    unfused: str | None,
+    *,
+    run: Run | None = None,
+    ulysses: Ulysses | None = None,
 ) -> tuple[Backbone, str | None]:
     """The way through `module` that the keys ask for and the model takes, and why it is not packed where it is not.
-    With `run` the weights of each layer are whole only inside of it."""
+    `unfused` is why it cannot be fused (`llama.problem`). With `run`, weights are whole only inside of that."""
     backbone, embeddings = module.get_decoder(), module.get_input_embeddings()
     if getattr(embeddings, "padding_idx", None) is not None:
         # transformers gives no gradient to the row of the padding token, which often is the end of sequence as well.
         # Padding is recognised by masks here and gets none anyway.
         embeddings.padding_idx = None
-    unfused = llama.problem(backbone)
     if not config.use_remove_padding:
         unfused = "fused kernels take packed sequences, use_remove_padding=True"
     if config.use_fused_kernels is True and unfused:
@@ -85,11 +89,14 @@ def backbone_for(
         raise ConfigError(
             f"{KEY}={ulysses.size} needs model.use_remove_padding=True: processes share unpadded sequences"
         )
-    problem, size = None, ulysses.size if ulysses else 1
+    problem: str | None = None
+    size = ulysses.size if ulysses else 1
     if is_fused:
         problem = heads_problem(backbone.config.num_attention_heads, size)
     elif config.use_remove_padding:
-        problem = packing_problem(backbone, size)
+        with torch.no_grad():
+            trial = partial(packing_problem, backbone, size)
+            problem = trial() if run is None else run(module, trial)
     if ulysses is not None and problem:
         raise ConfigError(f"{KEY}={size} for {type(module).__name__}: {problem}; 1 fits every model")
     if is_fused:

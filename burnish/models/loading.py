@@ -1,8 +1,9 @@
 """Tokenizers, policies, value and reward models from a model folder, loaded with transformers.
 
 Modules have dropout off and every weight accounted for: one that the folder lacks is an error, never a silent random
-one, except for the head of a value model or of a reward model that is to be trained. torch and transformers are
-imported inside the functions: `check_reward_model` needs none.
+one, except for the head of a value model or of a reward model that is to be trained. On no device (None) weights that
+have the wanted type already are left in their files, mapped: they are read when they are used. torch and transformers
+are imported inside the functions: `check_reward_model` needs none.
 """
 
 import logging
@@ -80,7 +81,7 @@ def read_tokenizer(folder: Path, trust_remote_code: bool = False) -> "PreTrained
 def load_causal_lm(
     path: str | Path,
     model_config: ModelConfig,
-    device: "str | torch.device" = "cpu",
+    device: "str | torch.device | None" = "cpu",
     dtype: str | None = None,
     *,
     seed: int = 0,
@@ -103,7 +104,7 @@ def load_causal_lm(
 def load_value_model(
     path: str | Path,
     model_config: ModelConfig,
-    device: "str | torch.device" = "cpu",
+    device: "str | torch.device | None" = "cpu",
     seed: int = 0,
     dtype: str | None = None,
 ) -> "PreTrainedModel":
@@ -148,7 +149,7 @@ def _adopt_head(folder: Path, loaded: LoadedModel) -> list[str]:
 def load_reward_model(
     path: str | Path,
     model_config: ModelConfig,
-    device: "str | torch.device" = "cpu",
+    device: "str | torch.device | None" = "cpu",
     *,
     pad_token_id: int | None = None,
     new_head_seed: int | None = None,
@@ -280,7 +281,7 @@ def _load(
     config: "PreTrainedConfig",
     model_config: ModelConfig,
     dtype: str | None,
-    device: "str | torch.device",
+    device: "str | torch.device | None",
 ) -> LoadedModel:
     """Without a `dtype` the weights get the one that config.json names."""
     import torch
@@ -293,7 +294,7 @@ def _load(
         module, info = auto_class.from_pretrained(
             folder,
             config=config,
-            dtype=getattr(torch, dtype_on(device, dtype)) if dtype else "auto",
+            dtype=getattr(torch, dtype_on(device or "cpu", dtype)) if dtype else "auto",
             attn_implementation=attention,
             trust_remote_code=model_config.trust_remote_code,
             output_loading_info=True,
@@ -322,7 +323,7 @@ def _initialise(module: "PreTrainedModel", names: list[str], seed: int) -> None:
 
 
 def _prepared(
-    module: "PreTrainedModel", model_config: ModelConfig, device: "str | torch.device", seed: int
+    module: "PreTrainedModel", model_config: ModelConfig, device: "str | torch.device | None", seed: int
 ) -> "PreTrainedModel":
     if model_config.has_lora:
         from burnish.models.lora import add_adapter
@@ -331,6 +332,8 @@ def _prepared(
     is_recomputed = model_config.enable_gradient_checkpointing is not False  # also where auto was decided by nobody
     if is_recomputed and module.supports_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if device is None:
+        return module
     module.to(device)
     for parameter in module.parameters():
         # Weights have any address in memory, as in their file, and a CPU's products may differ in the last bit by it:

@@ -77,7 +77,7 @@ def train(family, checkpointing, places):
     if checkpointing:
         module.gradient_checkpointing_enable({"use_reentrant": False})
     ulysses = Ulysses(dist.group.WORLD) if dist.is_initialized() else None
-    backbone, _ = backbone_for(module, CONFIG, ulysses=ulysses)
+    backbone, _ = backbone_for(module, CONFIG, "unfused", ulysses=ulysses)
     own, here = slice(None), places
     if ulysses is not None:
         own, here = ulysses.own(places, sum(LENGTHS))
@@ -146,4 +146,4 @@ class TwoProcesses:
 )
 def test_models_that_cannot_be_shared_are_refused(family, keys, config, words):
     with pytest.raises(ConfigError, match=words):
-        backbone_for(build(family, keys), ModelConfig(**config), ulysses=TwoProcesses())
+        backbone_for(build(family, keys), ModelConfig(**config), "unfused", ulysses=TwoProcesses())
