@@ -81,6 +81,7 @@ HALF = {
     "half": Case(world=2, model={"dtype": "bfloat16"}),
     "half, ulysses": Case(mesh={"ulysses": 2}, model={"dtype": "bfloat16"}),
 }
+FSDP = [{}, {"forward_prefetch": True}, {"reshard_after_forward": False}]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def mesh_of(case):
 def make_trainable(case, folder):
     mesh, model = mesh_of(case), ModelConfig(**({"path": folder, "dtype": "float32"} | case.model))
     load = load_causal_lm if case.kind == "policy" else load_value_model
-    module = load(folder, model, dtype="float32" if mesh else None, seed=1)
+    module = load(folder, model, None if mesh else "cpu", seed=1)
     fsdp = FSDPConfig(**case.fsdp)
     return Trainable(module, OptimConfig(lr=LR), grad_clip=0.5, total_steps=4, model=model, fsdp=fsdp, mesh=mesh)
 
@@ -214,6 +215,27 @@ def test_half_precision_computes_with_rounded_weights_and_trains_whole_ones(name
         assert apart.norm() < 0.05 * gradient.norm(), parameter
     for column, figures in expected["inferred"].items():
         torch.testing.assert_close(found["inferred"][column], figures, atol=0.15, rtol=0.02)
+
+
+def half_gradients(case, folder):
+    """Gradients of passes of one row, which are the same wherever they run."""
+    trainable, batch = make_trainable(case, folder), uneven_rows(case.rows)
+    one_row = MicroBatch(max_sequences=1)
+    update = trainable.forward_backward(batch, loss_of(trainable, case.kind, batch), one_row)
+    found = trainable.infer(lambda part: outputs_of(trainable, case.kind, part), batch, one_row)
+    return whole(trainable.gradients, trainable), update, found
+
+
+@pytest.mark.parametrize("fsdp", FSDP, ids=str)
+def test_half_precision_is_that_of_one_process_and_gradients_are_added_up_in_float32(fsdp, processes, folders):
+    case = Case(world=3, fsdp=fsdp, model={"dtype": "bfloat16"})
+    wanted, loss, inferred = half_gradients(replace(case, world=1), folders["untied"])
+    for gradients, found, values in processes.call(3, half_gradients, case, folders["untied"]):
+        assert found == pytest.approx(loss, rel=1e-6)
+        assert all(torch.equal(values[name], column) for name, column in inferred.items())
+        for name, gradient in wanted.items():
+            apart = float((gradients[name] - gradient).abs().max())
+            assert apart < 1e-6 * float(gradient.abs().max()), f"{name}: as no sum in bfloat16 is"
 
 
 def train_next_to_its_base(case, folder):
