@@ -33,6 +33,7 @@ from burnish.config.passes import (
     ModelFacts,
     PlannedPass,
     activations,
+    is_fused,
     logits,
     longest,
     passes_of,
@@ -304,7 +305,8 @@ def _gathered(model: ModelConfig, facts: ModelFacts, fsdp: FSDPConfig, *, trains
     keeps_all = trains and not fsdp.reshard_after_forward
     layers = facts.layers if keeps_all else min(facts.layers, LAYERS_GATHERED + fsdp.forward_prefetch)
     gradients = (outside + layer) * (width + FLOAT32) if trains and not model.has_lora else 0
-    return (outside + layers * layer) * width + gradients
+    copied = 2 * facts.hidden * facts.intermediate if is_fused(model, facts) else 0  # gate and up, for their product
+    return (outside + layers * layer + copied) * width + gradients
 
 
 def _updates(
