@@ -17,7 +17,7 @@ from burnish.config.fsdp import FSDPConfig
 from burnish.config.model import ModelConfig
 from burnish.engine.mesh import Mesh
 from burnish.engine.packing import PackedBatch, pack_rows
-from burnish.engine.sharding import reshard, run, shard
+from burnish.engine.sharding import computes_in, reshard, run, shard
 from burnish.errors import ConfigError, ModelError
 from burnish.models import llama
 from burnish.models.backbones import FusedBackbone, PaddedBackbone, backbone_for
@@ -61,7 +61,7 @@ class Forward:
         self.ulysses = Ulysses(mesh.ulysses) if mesh is not None and mesh.ulysses is not None else None
         unfused = llama.problem(module.get_decoder())  # before FSDP2 has hooks in it
         if mesh is not None:
-            shard(module, mesh, fsdp or FSDPConfig(), module.dtype)
+            shard(module, mesh, fsdp or FSDPConfig())
         self.backbone, unpacked = backbone_for(module, config, unfused, run=run if mesh else None, ulysses=self.ulysses)
         if mesh is not None:
             reshard(module)  # what was gathered to try
@@ -69,7 +69,8 @@ class Forward:
             log.warning("%s is run with padding: %s", type(module).__name__, unpacked)
         self.is_packed = not isinstance(self.backbone, PaddedBackbone)
         way = {PaddedBackbone: "padded", FusedBackbone: "packed and fused"}.get(type(self.backbone), "packed")
-        log.info("%s in %s: %s passes", type(module).__name__, str(module.dtype).removeprefix("torch."), way)
+        dtype = module.dtype if mesh is None else computes_in(module)
+        log.info("%s in %s: %s passes", type(module).__name__, str(dtype).removeprefix("torch."), way)
         self.fuses_head = config.use_fused_kernels is not False
 
     def log_probs(

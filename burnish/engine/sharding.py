@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from burnish.config.fsdp import FSDPConfig
 from burnish.engine.mesh import Mesh
 from burnish.errors import ConfigError
+from burnish.models.loading import COMPUTE_TYPE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,18 +50,19 @@ class Slice:
     shape: tuple[int, ...]
 
 
-def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torch.dtype) -> None:
-    """Spread the weights of `module` over the mesh, layer by layer; it computes in `compute`, sums in float32.
+def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig) -> None:
+    """Spread the weights of `module` over the mesh, layer by layer; it computes in their type, and sums in float32.
     Gradients are added up over processes, never averaged: losses are divided by counts of the whole mini-batch."""
     # Some models of transformers keep weights in float32 next to others (`_keep_in_fp32_modules`); FSDP2 has one type
     # for all that it gathers. Buffers it leaves as they are.
-    if own := [name for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != compute]:
-        dtype = str(compute).removeprefix("torch.")
+    if own := [name for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != module.dtype]:
+        dtype = str(module.dtype).removeprefix("torch.")
         raise ConfigError(
             f"{type(module).__name__} in {dtype} keeps {len(own)} of its weights in another type, such as {own[0]} in "
             f"{str(module.get_parameter(own[0]).dtype).removeprefix('torch.')}, and several processes would compute "
             f"with them in {dtype}. Set its model.dtype=float32, or run it in one process"
         )
+    compute: torch.dtype = getattr(module, COMPUTE_TYPE, module.dtype)
     keeps: OffloadPolicy = OffloadPolicy()
     if fsdp.offload_policy:
         keeps = CPUOffloadPolicy(pin_memory=mesh.devices.device_type == "cuda")
@@ -69,14 +71,14 @@ def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torc
     lists = {name: part for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part) > 0}
     outer = [part for name, part in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
     layers: list[nn.Module] = list(max(outer, key=len, default=()))
-    rows = _without_memory(module, mesh)
+    rows = _without_memory(module, mesh, compute)
     for layer in layers:
         fully_shard(
             layer, mesh=mesh.devices, mp_policy=policy, offload_policy=keeps,
             reshard_after_forward=fsdp.reshard_after_forward,
         )  # fmt: skip
     fully_shard(module, mesh=mesh.devices, mp_policy=policy, offload_policy=keeps)
-    _fill(module, rows, "cpu" if fsdp.offload_policy else mesh.devices.device_type)
+    _fill(module, rows, compute, "cpu" if fsdp.offload_policy else mesh.devices.device_type)
     parts: list[Any] = [*layers, module]
     for part in parts:
         part.set_gradient_divide_factor(1.0)
@@ -191,14 +193,14 @@ def _whole(tensor: Tensor, held: Slice, mesh: Mesh | None, dtype: torch.dtype | 
     return gathered[: held.shape[0]]
 
 
-def _without_memory(module: nn.Module, mesh: Mesh) -> dict[str, Tensor]:
-    """Parameters that FSDP2 makes shards of without reading them, float32 where they are trained; returns, by name, the
-    rows of the former ones that are this process's."""
+def _without_memory(module: nn.Module, mesh: Mesh, compute: torch.dtype) -> dict[str, Tensor]:
+    """Parameters that FSDP2 makes shards of without reading them, in float32 where they are trained and else `compute`;
+    returns, by name, the rows of the former ones that are this process's."""
     former = dict(module.named_parameters())
     rows = {name: former[name].detach()[held.start : held.stop] for name, held in slices_of(former, mesh).items()}
     made = {
         id(parameter): nn.Parameter(
-            torch.empty_like(parameter, device="meta", dtype=torch.float32 if parameter.requires_grad else None),
+            torch.empty_like(parameter, device="meta", dtype=torch.float32 if parameter.requires_grad else compute),
             requires_grad=parameter.requires_grad,
         )
         for parameter in former.values()
@@ -210,15 +212,15 @@ def _without_memory(module: nn.Module, mesh: Mesh) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _fill(module: nn.Module, rows: dict[str, Tensor], device: str) -> None:
-    """Give the slices their memory and their rows."""
+def _fill(module: nn.Module, rows: dict[str, Tensor], compute: torch.dtype, device: str) -> None:
+    """Give the slices their memory, and their rows as values of the type `compute`."""
     waiting = {id(parameter): rows.pop(name) for name, parameter in module.named_parameters()}
 
     def filled(tensor: Tensor) -> Tensor:
         if (mine := waiting.pop(id(tensor), None)) is None:  # a buffer, or a tied parameter that is filled already
             return tensor
         tensor = torch.empty_like(tensor, device=device)
-        local(tensor).copy_(mine)
+        local(tensor).copy_(mine.to(compute))
         return tensor
 
     module._apply(filled)  # which FSDP2 follows

@@ -90,9 +90,9 @@ def test_each_process_has_its_rows_of_what_one_process_has(case, world, processe
         assert all(torch.equal(buffer, module.get_buffer(name)) for name, buffer in buffers.items())
 
 
-def read_of(folder):
+def read_of(folder, dtype):
     """The share of its file that a process has read when it has its rows."""
-    model = ModelConfig(path=str(folder), dtype="float32")
+    model = ModelConfig(path=str(folder), dtype=dtype)
     module = load_causal_lm(folder, model, None)
     mapped = module.get_input_embeddings().weight.detach()  # as long as it is there, so is the rest
     Trainable(module, OptimConfig(), total_steps=1, model=model, mesh=Mesh.of(torch.device("cpu")))
@@ -102,6 +102,8 @@ def read_of(folder):
     return sum(map(int, maps)) * 1024 / file.stat().st_size
 
 
-def test_no_process_reads_the_rows_of_others(processes, tmp_path):
-    shares_read = processes.call(3, read_of, write_tiny_model(tmp_path / "large", **LARGE))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_process_reads_the_rows_of_others(dtype, processes, tmp_path):
+    """Of a folder in float32."""
+    shares_read = processes.call(3, read_of, write_tiny_model(tmp_path / "large", **LARGE), dtype)
     assert max(shares_read) < 0.9, "a third each, and what the system reads ahead"
