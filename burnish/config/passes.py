@@ -7,8 +7,8 @@ Sequences run end to end, without padding. In values per token and layer, a pass
     the fused pass, on a GPU      4 × hidden, 2 × queries, 2 × keys and 3 × intermediate; where heads have their own
                                   norms, queries and keys before them, too
 
-The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient
-checkpointing a layer keeps its input, in the fused pass two parts, and one layer at a time is computed again.
+The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient checkpointing
+a layer keeps its input, in the fused pass two parts, and one layer at a time is computed again.
 """
 
 import math

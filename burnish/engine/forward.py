@@ -57,7 +57,7 @@ class Forward:
         mesh: Mesh | None = None,
     ):
         config = config or ModelConfig()
-        self.module = module
+        self.module, kind = module, type(module).__name__  # FSDP2 gives it another class
         self.ulysses = Ulysses(mesh.ulysses) if mesh is not None and mesh.ulysses is not None else None
         unfused = llama.problem(module.get_decoder())  # before FSDP2 has hooks in it
         if mesh is not None:
@@ -66,11 +66,11 @@ class Forward:
         if mesh is not None:
             reshard(module)  # what was gathered to try
         if unpacked:
-            log.warning("%s is run with padding: %s", type(module).__name__, unpacked)
+            log.warning("%s is run with padding: %s", kind, unpacked)
         self.is_packed = not isinstance(self.backbone, PaddedBackbone)
         way = {PaddedBackbone: "padded", FusedBackbone: "packed and fused"}.get(type(self.backbone), "packed")
         dtype = module.dtype if mesh is None else computes_in(module)
-        log.info("%s in %s: %s passes", type(module).__name__, str(dtype).removeprefix("torch."), way)
+        log.info("%s in %s: %s passes", kind, str(dtype).removeprefix("torch."), way)
         self.fuses_head = config.use_fused_kernels is not False
 
     def log_probs(

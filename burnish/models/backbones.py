@@ -98,7 +98,8 @@ def backbone_for(
             trial = partial(packing_problem, backbone, size)
             problem = trial() if run is None else run(module, trial)
     if ulysses is not None and problem:
-        raise ConfigError(f"{KEY}={size} for {type(module).__name__}: {problem}; 1 fits every model")
+        kind = type(module).__name__.removeprefix("FSDP")  # FSDP2 gives a module another class
+        raise ConfigError(f"{KEY}={size} for {kind}: {problem}; 1 fits every model")
     if is_fused:
         return FusedBackbone(backbone, run=run, ulysses=ulysses), None
     if problem or not config.use_remove_padding:
@@ -115,8 +116,8 @@ class FusedBackbone:
         self.layers: list[Callable[..., tuple[Tensor, Tensor]]]
         if run is not None:  # what parameters a layer has is known while it runs
             self.layers = [
-                partial(run, module, partial(_run_numbered, backbone, number))
-                for number, module in enumerate(backbone.layers)
+                partial(run, layer, partial(_run_numbered, backbone, number))
+                for number, layer in enumerate(backbone.layers)
             ]
             return
         layers = llama.layers(backbone, llama.Projection)
