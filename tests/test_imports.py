@@ -21,7 +21,7 @@ SOURCE = ROOT / "burnish"
 
 # Part → what it may import besides itself and `COMMON`, as docs/architecture.md states it. A dotted name allows that
 # module (and what is below it) only.
-COMMON = {"errors", "literal", "waits", "loop_thread", "child", "user_code"}
+COMMON = {"errors", "literal", "waits", "spans", "loop_thread", "child", "user_code"}
 BLOCK = re.search(r"^```text\nburnish imports\n(.*?)^```", (ROOT / "docs/architecture.md").read_text(), re.M | re.S)
 assert BLOCK, "docs/architecture.md has no block `burnish imports`"
 ALLOWED: dict[str, set[str]] = {
@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
 
 # Third party → the only files that may import it.
 ONLY_IN = {
-    "ray": tuple(f"controller/ray/{name}.py" for name in ("cluster", "future", "group", "hosts")),
+    "ray": ("controller/ray/__init__.py", "controller/ray/cluster.py"),
     "vllm": ("rollout/vllm/host.py", "rollout/vllm/worker.py"),
     "sglang": ("rollout/sglang/host.py", "rollout/sglang/worker.py"),
     "wandb": ("tracking/wandb.py",),
@@ -46,8 +46,8 @@ ONLY_IN = {
 
 # Imported, with all they import in turn, without torch: help and config errors come at once, scorers start fast.
 TORCH_FREE = (
-    "errors.py", "literal.py", "waits.py", "loop_thread.py", "child", "user_code.py", "config", "sandbox", "tracking",
-    "cli", "entry", "api", "dashboard",
+    "errors.py", "literal.py", "waits.py", "spans.py", "loop_thread.py", "child", "user_code.py", "config", "sandbox",
+    "tracking", "cli", "entry", "api", "dashboard",
     "search/client.py", "search/serve_command.py", "rewards/scores", "rewards/process.py", "rewards/reference.py",
     "algorithms/__init__.py", "algorithms/advantages/__init__.py", "algorithms/losses/__init__.py",
     "algorithms/needs.py",
@@ -55,7 +55,7 @@ TORCH_FREE = (
     "export/__init__.py", "export/command.py", "export/source.py", "export/place.py",
     "data/tasks", "data/check.py", "data/report.py", "data/order.py", "data/examples.py", "data/files.py",
     "data/dataset.py", "data/sources.py",
-    "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py", "trainer/rm_trainer.py",
+    "trainer/__init__.py", "trainer/main_ppo.py", "trainer/nsys.py", "trainer/sft_trainer.py", "trainer/rm_trainer.py",
     "trainer/main_generation.py", "trainer/main_eval.py", "trainer/evaluation.py", "trainer/evaluation_report.py",
     "trainer/response_file.py",
     "rollout/__init__.py", *(f"rollout/{name}/spec.py" for name in ("native", "hf", "hosted", "vllm", "sglang")),

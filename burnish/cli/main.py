@@ -85,6 +85,7 @@ COMMANDS = {
     "plot": CliCommand("draw the curves of runs as a PNG", "burnish.cli.run_views:plot"),
     "compare": CliCommand("compare runs: keys, final values, what is significant", "burnish.cli.run_views:compare"),
     "tensorboard": CliCommand("write TensorBoard's event files of a run", "burnish.cli.run_views:tensorboard"),
+    "trace": CliCommand("write what all processes of a run did when, as a trace", "burnish.cli.run_views:trace"),
     "doctor": CliCommand(
         "say what is wrong with a run, or with this machine, and what to change", "burnish.cli.runs:doctor"
     ),
@@ -111,6 +112,7 @@ MEANT = {
     **dict.fromkeys(("evaluate", "evaluation", "test", "score"), "eval"),
     **dict.fromkeys(("merge", "convert", "save"), "export"),
     **dict.fromkeys(("list", "ps"), "runs"),
+    **dict.fromkeys(("profile", "timeline"), "trace"),
     **dict.fromkeys(("index", "search"), "retriever"),
 }
 

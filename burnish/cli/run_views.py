@@ -1,5 +1,5 @@
-"""`burnish show RUN`, `burnish plot RUN…`, `burnish compare A B…` and `burnish tensorboard RUN`: the flags of
-`tracking/samples.py`, `tracking/plot.py`, `tracking/compare.py` and `tracking/tensorboard.py`."""
+"""`burnish show RUN`, `burnish plot RUN…`, `burnish compare A B…`, `burnish tensorboard RUN` and
+`burnish trace RUN`: the flags of `tracking/samples.py`, `plot.py`, `compare.py`, `tensorboard.py` and `trace.py`."""
 
 import re
 from itertools import islice
@@ -145,6 +145,31 @@ def tensorboard(argv: list[str]) -> int:
     out = Path(options.out).expanduser() if options.out else run
     write_events(run, out)
     print_text(f"look at them with: tensorboard --logdir {out}")
+    return 0
+
+
+def trace_parser() -> FlagParser:
+    p = FlagParser(
+        "trace",
+        "Write what every process of a run did when as one Chrome trace: phases of the steps, calls of the workers, "
+        "and waits of profiled steps. https://ui.perfetto.dev and chrome://tracing open it.",
+        "trace outputs/burnish/run --step 10",
+    )
+    p.add_argument("run", metavar="RUN", help=RUN)
+    p.add_argument("--step", type=int, metavar="N", help="this step only [all that the run did]")
+    p.add_argument("--out", metavar="FILE.json", help="[trace.json in the run folder]")
+    return p
+
+
+def trace(argv: list[str]) -> int:
+    options = trace_parser().parse_args(argv)
+    from burnish.tracking.disk import write_atomically
+    from burnish.tracking.trace import chrome_trace, read_trace
+
+    run = Path(options.run).expanduser()
+    out = Path(options.out).expanduser() if options.out else run / "trace.json"
+    write_atomically(out, [json_text(chrome_trace(read_trace(run, options.step)))])
+    print_text(f"{out}: open it in https://ui.perfetto.dev or chrome://tracing")
     return 0
 
 

@@ -8,7 +8,8 @@ from burnish.config.fsdp import NOT_TRAINED, FSDPConfig
 from burnish.config.key import Keys, key, section
 from burnish.config.model import ModelConfig
 from burnish.config.optim import OptimConfig
-from burnish.config.trainer import NOT_PROFILED, PPO, SETUP
+from burnish.config.profiler import ProfilerConfig
+from burnish.config.trainer import PPO, SETUP
 
 STRATEGIES = ("fsdp", "fsdp2", "megatron")
 MEGATRON = "training with Megatron-core"
@@ -133,7 +134,7 @@ class ActorConfig(Keys, reader=ACTOR):
     optim: OptimConfig = section(OptimConfig)
     fsdp_config: FSDPConfig = section(FSDPConfig)
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)
-    profiler: dict[str, Any] = key({}, "profiling of this worker", inert=NOT_PROFILED)
+    profiler: ProfilerConfig = section(ProfilerConfig)
 
 
 @dataclass
@@ -147,6 +148,7 @@ class RefConfig(Keys, reader=ACTOR):
     log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", low=1)
     fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": ACTOR} | NOT_TRAINED)
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)
+    profiler: ProfilerConfig = section(ProfilerConfig)
 
 
 @dataclass
@@ -182,7 +184,7 @@ class CriticConfig(Keys, reader=CRITIC):
     )
     fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": CRITIC})
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)
-    profiler: dict[str, Any] = key({}, "profiling of this worker", inert=NOT_PROFILED)
+    profiler: ProfilerConfig = section(ProfilerConfig)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.key import keys_of
+from burnish.config.profiler import OPTIONS
 from burnish.config.reward import CustomRewardFunctionConfig, RewardManagerConfig
 from burnish.config.rollout import LOOPS
 from burnish.config.trainer import RayInitConfig
@@ -26,6 +27,13 @@ PASSES = (  # which have a size of micro-batches
 )  # fmt: skip
 SANDBOX = "url max_concurrent memory_limit_mb"  # keys of `sandbox_fusion`
 OTHER_SPLITS = [f"{ROLLOUT}.{name}_parallel_size" for name in ("data", "expert", "pipeline_model")]
+PROFILER_PARTS = [  # of a tool of a profiler
+    f"*tool_config.{name}"
+    for name in (
+        "npu.*", "precision_debugger.*", "*.name", "torch.step_*", "torch.manual_save", "torch.schedule.*",
+        "torch_memory.stack*", "torch_memory.context", "torch_memory.kw_args*",
+    )
+]  # fmt: skip
 DEFAULT_LORA_RANK = 16
 SHOWN_GENERATIONS = 10
 
@@ -115,7 +123,12 @@ ALIASES: dict[str, str | Rewrite] = {
     **_keys("ray_kwargs.ray_init", "ray_init", RayInitConfig),
     "ray_kwargs.timeline_json_file": "ray_init.timeline_json_file",
     **_under(ACTOR, f"{ACTOR}.policy_loss", "tau_pos tau_neg"),
-    **_under("trainer", "", "controller_nsight_options worker_nsight_options"),
+    "trainer.profile_steps": _if_set("global_profiler.steps"),
+    **{
+        f"{section}.{name}": _if_set(name)
+        for section in ("trainer", "global_profiler.global_tool_config.nsys")
+        for name in OPTIONS
+    },
     "trainer.run_name": "trainer.experiment_name",
     "trainer.log_generation_samples": _log_generations,
     "model_engine": lambda value, given: {f"{ACTOR}.strategy": "fsdp" if value == "dp" else value},
@@ -197,6 +210,9 @@ UNSUPPORTED: dict[str, str] = {  # pattern over dotted names → why, and what t
     "trainer.del_local_ckpt_after_load": "use trainer.max_actor_ckpt_to_keep",
     "trainer.use_legacy_worker_impl": "there is one implementation of each worker; remove the key",
     "trainer.npu*": "devices are trainer.device=cuda or cpu",
+    **dict.fromkeys(
+        PROFILER_PARTS, "a profile has a whole step, with whole stacks; the tools are torch, torch_memory and nsys"
+    ),
     "transfer_queue.*": "batches go straight from worker to controller; remove the key",
     "data.balance_dp_token": "packing (data.packing) evens out lengths; remove the key",
     "ulysses_sequence_parallel_size": "one process trains on whole sequences; remove the key",
@@ -322,6 +338,10 @@ AT_DEFAULT: dict[str, Any] = {
     "trainer.use_legacy_worker_impl": ("auto", "enable", "disable"),
     "actor_rollout_ref.rollout.layered_summon": True,
     "*.use_shm": True,
+    **dict.fromkeys(
+        PROFILER_PARTS,
+        (0, -1, 32, True, "all", "level0", "level1", "npu", "nsight", "nsys", "torch", "torch_memory"),
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from burnish.config.ppo import REWARD_MODEL, PPOConfig
 from burnish.config.rules import Given, at_default, batch, loss, models, run, sampling
 from burnish.config.rules.cluster import cluster
 from burnish.config.rules.correction import correction, run_ahead
+from burnish.config.rules.profiling import profiling
 from burnish.config.rules.scoring import functions, rewards, scoring
 from burnish.config.supervised import RMConfig, SFTConfig, SupervisedConfig
 from burnish.errors import ConfigError
@@ -60,6 +61,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     run.optimiser(config.critic.optim, "critic.optim")
     run.trainer(config.trainer, bool(config.data.val_files), given)
     run.checkpoint(config, given)
+    profiling(config, given)
     if config.trainer.val_only and not config.data.val_files:
         raise ConfigError("trainer.val_only=true needs data.val_files")
     return given.notices

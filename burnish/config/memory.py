@@ -218,6 +218,20 @@ def estimate_memory(
     )
 
 
+def memory_of_one(model: ModelConfig, facts: ModelFacts, tokens: int, *, on_gpu: bool = False) -> Memory:
+    """The memory of a run that trains this one model in passes of so many tokens. An output layer over the vocabulary
+    is counted, also where the model is none of language."""
+    held = ModelMemory.of(model, facts)
+    turn = MemoryPhase(
+        "one training pass",
+        gradients=held.gradients,
+        logits=logits(model, facts, tokens, trains=True, on_gpu=on_gpu),
+        activations=activations(model, facts, tokens, trains=True, on_gpu=on_gpu),
+    )
+    others = dict.fromkeys(("reference", "critic", "process_reward", "reward_model", "kv_cache"), 0)
+    return Memory(held.weights, held.masters, held.moments, **others, keeps_kv=False, turns=(turn,))
+
+
 def models_on(config: PPOConfig, pool: str) -> list[str]:
     """The keys of the models that a pool holds, in the order of `PPOConfig.models`."""
     return [key for key in config.models if pool_of(config, key).name == pool]

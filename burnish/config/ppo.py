@@ -8,9 +8,10 @@ from burnish.config.algorithm import AlgorithmConfig
 from burnish.config.data import DataConfig
 from burnish.config.key import key, read, section
 from burnish.config.model import ModelConfig
+from burnish.config.profiler import GlobalProfilerConfig, ProfilerConfig
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardManagerConfig, RewardModelConfig
 from burnish.config.rollout import RetrieverConfig, RolloutConfig
-from burnish.config.trainer import NOT_PROFILED, PROFILING, ProfilerConfig, RayInitConfig, TrainerConfig
+from burnish.config.trainer import RayInitConfig, TrainerConfig
 
 ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL = "actor_rollout_ref.model", "critic.model", "process_reward.model"
 REWARD_MODEL = "reward_model.model"
@@ -25,7 +26,7 @@ class ActorRolloutRefConfig:
         "train and generate on the same devices; false: on separate ones",
         later="separate devices for training and generation",
     )
-    profiler: dict[str, Any] = key({}, "profiling of these workers", inert=NOT_PROFILED)
+    profiler: ProfilerConfig = section(ProfilerConfig)
     model: ModelConfig = section(ModelConfig, readers={"path": ACTOR, "tokenizer_path": ACTOR})
     actor: ActorConfig = section(ActorConfig)
     ref: RefConfig = section(RefConfig)
@@ -50,9 +51,9 @@ class PPOConfig:
     max_turns: int = key(10, "searches per question", "agents/loops/search.py", low=0)
     retriever: RetrieverConfig = section(RetrieverConfig)
     ray_init: RayInitConfig = section(RayInitConfig)
-    global_profiler: ProfilerConfig = section(ProfilerConfig, later=PROFILING)
-    controller_nsight_options: dict[str, Any] = key({}, "options of nsys here", inert=NOT_PROFILED)
-    worker_nsight_options: dict[str, Any] = key({}, "options of nsys in workers", inert=NOT_PROFILED)
+    global_profiler: GlobalProfilerConfig = section(GlobalProfilerConfig)
+    controller_nsight_options: dict[str, Any] = key({}, "options of `nsys profile` for this process", "trainer/nsys.py")
+    worker_nsight_options: dict[str, Any] = key({}, "options of `nsys profile` for workers", "trainer/nsys.py")
 
     @property
     def models(self) -> dict[str, ModelConfig]:
@@ -64,7 +65,7 @@ class PPOConfig:
     @property
     def agents_apart(self) -> bool:
         """Whether agent loops run in separate processes, and ask the policy's for tokens."""
-        return self.trainer.executor == "ray"
+        return self.trainer.executor != "local"
 
     @property
     def staleness(self) -> int:

@@ -7,6 +7,7 @@ from burnish.config.actor import strategy
 from burnish.config.fsdp import NOT_TRAINED, FSDPConfig
 from burnish.config.key import Keys, key, section
 from burnish.config.model import ModelConfig
+from burnish.config.profiler import ProfilerConfig
 
 SCORING = "rewards/scoring.py"
 MANAGERS = "rewards/managers/__init__.py"
@@ -84,6 +85,7 @@ class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
         "score while other work continues",
         inert="rules score each trajectory as soon as it is finished; a reward model scores the whole batch",
     )
+    profiler: ProfilerConfig = section(ProfilerConfig)
 
 
 @dataclass

@@ -6,6 +6,7 @@ from typing import Any
 
 from burnish.config.key import Keys, key, section
 from burnish.config.model import dtype_key
+from burnish.config.profiler import ProfilerConfig
 
 ACTOR = "workers/actor_rollout_ref.py"
 ROLLOUTS = "workers/rollouts.py"
@@ -175,3 +176,4 @@ class RolloutConfig(BaseRolloutConfig, reader=ACTOR):
     log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", low=1)
     agent: TrainingAgentConfig = section(TrainingAgentConfig)
     val_kwargs: ValKwargs = section(ValKwargs)
+    profiler: ProfilerConfig = section(ProfilerConfig)

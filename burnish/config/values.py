@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from burnish.config.key import Key, KnownKey
+from burnish.config.nearest import nearest
 from burnish.errors import ConfigError
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
@@ -34,10 +35,13 @@ def convert(known: KnownKey, raw: Any) -> Any:
     except _Mismatch:
         raise ConfigError(f"{known.name}={show(raw)}: must be {allowed(known)}") from None
     # Choices bind strings; a number or truth value that is allowed with them has been checked by its type.
-    if about.options and isinstance(value, str) and value not in about.options:
-        if value in about.refused:
-            raise ConfigError(f"{known.name}={value} is not supported: {about.refused[value]}")
-        raise ConfigError(f"{known.name}={value}: must be {allowed(known)}")
+    for one in value if isinstance(value, list) else [value]:
+        if about.options and isinstance(one, str) and one not in about.options:
+            if one in about.refused:
+                raise ConfigError(f"{known.name}={one} is not supported: {about.refused[one]}")
+            near = nearest(one, map(str, about.options))
+            hint = f"; did you mean {near}?" if near else ""
+            raise ConfigError(f"{known.name}={show(value)}: must be {allowed(known)}{hint}")
     if isinstance(value, int | float) and not isinstance(value, bool) and not _fits(about, value):
         raise ConfigError(f"{known.name}={show(value)}: must be {allowed(known)}")
     return value

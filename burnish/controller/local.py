@@ -15,6 +15,7 @@ from burnish.controller.pool import ResourcePool
 from burnish.controller.worker import Worker, awaited, call_worker, call_worker_async, typed_failures
 from burnish.errors import BurnishError, ConfigError
 from burnish.models.device import pick_device
+from burnish.spans import span
 
 
 class LocalMethod(BoundMethod):
@@ -28,7 +29,8 @@ class LocalMethod(BoundMethod):
         split, collect = self._split(args, kwargs)
         worker, outputs = self._group.worker, []
         for call in split.calls:
-            with typed_failures(self._group.worker_class, self._name, worker.place):
+            name = f"{self._group.worker_class.__name__}.{self._name}"
+            with typed_failures(self._group.worker_class, self._name, worker.place), span(name):
                 outputs.append(awaited(worker, getattr(worker, self._name)(*call.args, **call.kwargs)))
         return self._naming(collect, split, outputs)
 

@@ -18,6 +18,7 @@ import torch
 from burnish.errors import BurnishError, OutOfMemory, WorkerError, text_of
 from burnish.loop_thread import LoopThread
 from burnish.models.device import measured_memory, pick_device
+from burnish.spans import span
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def awaited(worker: Worker, outcome: Any) -> Any:
 
 
 def call_worker(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    with typed_failures(type(worker), method, worker.place):
+    with typed_failures(type(worker), method, worker.place), span(f"{type(worker).__name__}.{method}"):
         return awaited(worker, getattr(worker, method)(*args, **kwargs))
 
 

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,19 +22,22 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, Response, StreamingResponse
+from starlette.background import BackgroundTask
 
 from burnish.dashboard import metrics, samples, settings
-from burnish.dashboard.folders import ELSEWHERE, Folders, check_plain, opened
+from burnish.dashboard.folders import ELSEWHERE, Folders, check_plain, listed, opened
 from burnish.errors import ConfigError
 from burnish.literal import literal, print_text
+from burnish.spans import FOLDER
 from burnish.tracking.disk import is_plain, plain
 from burnish.tracking.failure import ERROR_FILE
 from burnish.tracking.jsonl import METRICS_FILE, last_lines
 from burnish.tracking.lock import LOCK_FILE
-from burnish.tracking.run_folder import CONFIG_FILE
+from burnish.tracking.run_folder import CONFIG_FILE, PROFILES
 from burnish.tracking.run_health import read_health
 from burnish.tracking.run_status import read_status
+from burnish.tracking.trace import Spans, chrome_trace, read_trace
 from burnish.tracking.watchdog import STACKS, STATUS
 from burnish.web import HttpProblem
 from burnish.web.requests import JSON, Limits, bare_app, check_key
@@ -45,6 +49,8 @@ EVENTS_FILE = "events.jsonl"
 EVENTS = 200  # the last ones of a run
 RUNS = 30  # in one answer
 STACK_BYTES = 200_000  # of a file with stacks
+SPANS = 2000  # of a process and step
+CHUNK = 1 << 20  # bytes of a file
 # Plotly adds an empty <style>, whose hash this is, and fills it by rules.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
@@ -159,6 +165,7 @@ def api(folders: Folders, key: str | None) -> APIRouter:
                 "status": status(folder),
                 "events": events(folder),
                 "samples": {kind: found.steps(kind) for kind in ELSEWHERE},
+                "profiles": sorted(profiles(folder)),
                 "metrics": sorted(columns.of(folder).columns) if (folder / METRICS_FILE).exists() else [],
             }
         )
@@ -167,6 +174,24 @@ def api(folders: Folders, key: str | None) -> APIRouter:
     def series(run: str, name: Names, after: int = -1) -> Response:
         found = columns.of(folders.run(run))
         return json_response({"file": found.file, "series": found.series(name, after)})
+
+    @router.get("/trace")
+    def trace(run: str, step: int) -> Response:
+        """What each process did in a step: of many spans the longest."""
+        spans = spans_of(folders.run(run), step)
+        longest = {name: sorted(some, key=lambda span: -span["s"])[:SPANS] for name, some in spans.items()}
+        return json_response({"processes": [{"name": name, "spans": some} for name, some in longest.items()]})
+
+    @router.get("/trace.json")
+    def trace_file(run: str, step: int | None = None) -> Response:
+        return json_response(chrome_trace(spans_of(folders.run(run), step)))
+
+    @router.get("/profile")
+    def profile(run: str, name: str) -> Response:
+        if (path := profiles(folders.run(run)).get(name)) is None:
+            raise HttpProblem(404, "there is no such profile")
+        file = opened(path)
+        return StreamingResponse(iter(partial(file.read, CHUNK), b""), background=BackgroundTask(file.close))
 
     @router.get("/health")
     def health(run: str) -> Response:
@@ -261,6 +286,21 @@ def events(folder: Path) -> list[dict[str, Any]]:
         return last_lines(folder / EVENTS_FILE, EVENTS)
     except OSError:
         return []
+
+
+def spans_of(folder: Path, step: int | None) -> Spans:
+    if (folder / FOLDER).is_symlink():
+        raise HttpProblem(404, f"{FOLDER} of this run is a link, which the dashboard does not follow")
+    try:
+        return read_trace(folder, step, opened)
+    except ConfigError:  # it has none, or not that step
+        return {}
+
+
+def profiles(folder: Path) -> dict[str, Path]:
+    """The files of profiled steps, by name."""
+    steps = [step for step in listed(folder / PROFILES) if step.is_dir(follow_symlinks=False)]
+    return {f"{step.name}/{file.name}": Path(file) for step in steps for file in listed(Path(step))}
 
 
 def serve(roots: Sequence[str], host: str, port: int, key: str | None = None) -> int:

@@ -14,11 +14,11 @@ DEVICES = ("auto", "cuda", "cpu")
 BFLOAT16 = (8, 0)  # the first generation of GPUs that computes in it
 
 
-def memory_of(device: "torch.device") -> int | None:
-    """Bytes of a GPU; None for a CPU, whose memory is that of the machine."""
+def memory_of(device: "torch.device", processes: int = 1) -> int | None:
+    """Bytes of a GPU for each of the processes that share it; None for a CPU, whose memory is that of the machine."""
     import torch
 
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    return torch.cuda.get_device_properties(device).total_memory // processes if device.type == "cuda" else None
 
 
 def measured_memory(device: "torch.device") -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 
+from burnish import spans
 from burnish.config.build import to_recipe, to_yaml
 from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError, ConfigError
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONFIG_FILE, RECIPE_FILE, PLOT_FILE = "config.yaml", "recipe.yaml", "plot.png"
+CONFIG_FILE, RECIPE_FILE, PLOT_FILE, PROFILES = "config.yaml", "recipe.yaml", "plot.png", "profiles"
 LEFT_BY_A_RUN = (
     # Moved in this order: the pointer before the checkpoints, so that it never names one that is gone.
     "latest_checkpointed_iteration.txt", ".latest_checkpointed_iteration.txt.*", "global_step_*", ".global_step_*",
     CONFIG_FILE, RECIPE_FILE, "metrics.jsonl", "events.jsonl", "rollouts", "validation", "bad_steps", "tensorboard",
-    PLOT_FILE,
+    PLOT_FILE, PROFILES,
 )  # fmt: skip
 WRITE_DEADLINE_S = 600.0  # for samples to be written
 WRITE_HINT = "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
 # Moved with these; alone they belong to this run, whose processes exist, and may fail, before it begins.
-OTHERS = (STATUS, STACKS, CONSOLE_FILE, ERROR_FILE)
+OTHERS = (STATUS, STACKS, spans.FOLDER, CONSOLE_FILE, ERROR_FILE)
 
 
 class RunFolder:

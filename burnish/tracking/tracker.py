@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from burnish import spans
 from burnish.config.nearest import nearest
 from burnish.errors import CheckpointError, ConfigError, install_command
 from burnish.health.rule import NOTE
@@ -124,6 +125,7 @@ class Tracker:
         self._write_held()
         if not self._begun:
             self._begun = True
+            spans.record(self.folder.path, self.watchdog.name)
             for backend in self._backends:
                 backend.begin()
 
@@ -178,6 +180,7 @@ class Tracker:
             verdict = self.health.verdict()
             log.info("health: %s", verdict)
             self.event("verdict", step=self.watchdog.step, text=verdict)
+        spans.stop_recording()
         failures: list[Exception] = []
         closers: list[tuple[str, Callable[[], None]]] = [("the samples to be written", self.folder.flush)]
         closers += [(f"{type(one).__name__} to close", partial(one.close, failed)) for one in self._backends]

@@ -5,19 +5,28 @@ begun as soon as it can be and waited for at the end. On one device, or in one p
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from burnish import spans
+from burnish.config import PPOConfig
 from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.controller.group import Future
 from burnish.data.files import Row
+from burnish.errors import BurnishError, WorkerDied, WorkersLate
 from burnish.protocol import DataProto
 from burnish.tracking.timer import timed
 from burnish.workers.rollouts import RoundSettings, replica_metrics
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+CLOSING_S, BUSY_S = 60.0, 2.0  # for workers to end what they started; after a failure they may be busy with other calls
 
 ROW = "row_of_passes"  # column of a batch whose passes began before all of its rows were known to stay
 READ = ("input_ids", "attention_mask", "responses")
@@ -66,6 +75,30 @@ def write_captured(group: WorkerGroup, folder: Path) -> None:
     for outcome in asyncio.run(all_of_them()):
         if isinstance(outcome, BaseException):
             raise outcome
+
+
+@contextlib.contextmanager
+def profiled(config: PPOConfig, step: int, groups: Mapping[str, Any]) -> Iterator[None]:
+    """Have the workers record this step, where it is one of `global_profiler.steps`."""
+    if step not in (config.global_profiler.steps or ()):
+        yield
+        return
+    recording = [group for group in groups.values() if "start_profile" in group.methods]
+    with spans.waits_recorded():
+        for group in recording:
+            group.start_profile(step)
+        try:
+            yield
+        except (WorkerDied, WorkersLate):
+            raise
+        except BaseException as error:  # what was recorded of a step that failed is written too
+            for group in recording:
+                with contextlib.suppress(BurnishError):
+                    group.stop_profile.start().get(CLOSING_S if isinstance(error, Exception) else BUSY_S)
+            raise
+        for group in recording:
+            group.stop_profile()
+    log.info("the profile of step %d is in %s", step, Path(config.global_profiler.save_path) / f"step_{step}")
 
 
 def close_within(seconds: float, group: Any) -> None:

@@ -10,7 +10,7 @@ from burnish.algorithms.needs import needs_of
 from burnish.config import PPO, Loaded, PPOConfig, finalise, run
 from burnish.entry.ending import importing
 from burnish.entry.keys import run_program
-from burnish.trainer import restart
+from burnish.trainer import nsys, restart
 
 
 def main(argv: list[str]) -> None:
@@ -24,6 +24,8 @@ def finish(config: PPOConfig, explicit: frozenset[str]) -> list[str]:
 
 def _train(loaded: Loaded[PPOConfig]) -> None:
     if not restart.is_finished(loaded.config):
+        if not loaded.flags.plan:
+            nsys.enter(loaded.config)
         with importing():
             from burnish.trainer import setup  # torch only once the keys are known to be right
         setup.run(loaded)

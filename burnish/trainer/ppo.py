@@ -25,6 +25,7 @@ from burnish.algorithms.needs import needs_of
 from burnish.algorithms.resample import resample
 from burnish.algorithms.variance import variance_proxy_metrics
 from burnish.config import PPOConfig
+from burnish.config.values import show
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
@@ -41,7 +42,17 @@ from burnish.trainer.augment import Augmentation, make_buffer
 from burnish.trainer.checkpoint import CheckpointStore, is_due, step_of
 from burnish.trainer.credit import Credit, reward_tokens
 from burnish.trainer.experience import Experience, drawn_of
-from burnish.trainer.groups import Passes, RemoteRollouts, close_within, load_models, make_groups, write_captured
+from burnish.trainer.groups import (
+    BUSY_S,
+    CLOSING_S,
+    Passes,
+    RemoteRollouts,
+    close_within,
+    load_models,
+    make_groups,
+    profiled,
+    write_captured,
+)
 from burnish.trainer.memory import ppo_memory_explained
 from burnish.trainer.report import BadUpdates, OnStep, batch_metrics, sample_rows, speed_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows
@@ -51,8 +62,6 @@ from burnish.workers.reward_model import ConversationReader
 from burnish.workers.rollouts import agent_settings
 
 log = logging.getLogger(__name__)
-
-CLOSING_S, BUSY_S = 60.0, 2.0  # for workers to end what they started; after a failure they may be busy with other calls
 
 
 class PPOTrainer:
@@ -86,7 +95,7 @@ class PPOTrainer:
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
-        if config.trainer.executor == "ray":  # a worker that does not write its part is reported first
+        if config.trainer.executor != "local":  # a worker that does not write its part is reported first
             deadline_s += config.trainer.worker_timeout
         self.store = CheckpointStore(
             folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s, config.trainer.keep_best
@@ -136,6 +145,12 @@ class PPOTrainer:
             log.warning("data.train_batch_size=%d, but there are only %d prompts: one step", size, self.end)
         if 0 < self.total_steps <= trainer.critic_warmup:
             log.warning("trainer.critic_warmup=%d: the actor is not trained at all", trainer.critic_warmup)
+        steps = self.config.global_profiler.steps or []
+        if outside := [step for step in steps if not self.step < step <= self.total_steps]:
+            log.warning(
+                "global_profiler.steps=%s: this run has the steps %d to %d, so %s is not profiled",
+                show(steps), self.step + 1, self.total_steps, show(outside),
+            )  # fmt: skip
 
     def init_workers(self) -> None:
         manager = self.resource_pool_manager
@@ -183,7 +198,7 @@ class PPOTrainer:
                 self.step += 1
                 metrics = {"training/global_step": self.step, "training/epoch": self.experience.epoch}
                 metrics |= saving  # the time of the checkpoint before this step
-                with timed(metrics, "step"):
+                with profiled(self.config, self.step, self.groups), timed(metrics, "step"):
                     before = self.experience.state_dict()
                     try:  # prompts, new weights out, generate, score; old and reference log-probs, values
                         batch, passes = self.experience.draw(self.step, metrics, self.begin_passes)

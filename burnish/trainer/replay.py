@@ -227,6 +227,7 @@ def _named(names: list[str]) -> str:
 
 
 def _worker(cls: type[W], config: PPOConfig) -> W:
+    config.global_profiler.steps = None  # whose tool may need another device
     return ClassWithInitArgs(cls, config, 1).make(WorkerPlace(device=config.trainer.device))
 
 

@@ -11,9 +11,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from burnish.config import PPOConfig
@@ -86,13 +85,13 @@ class Restarts:
         next_step = f"This process is ended (exit code {EXIT_CODE})"
         if trainer.ending:
             next_step = f"The run had ended before that ({trainer.ending}). {next_step}"
-        if trainer.ending or not _environment or ending.received:
+        if trainer.ending or not can_start_again() or ending.received:
             return next_step, lambda: None
         what = self._count(why, trainer)
         if self.event is None:
             return f"{what}. {next_step}", lambda: None
         record = {"job": _job, "run": self.run, "in_a_row": self.in_a_row, "saved": self.saved, "event": self.event}
-        return what, partial(_start_again, record)
+        return what, lambda: start_again({VARIABLE: json.dumps(record)})
 
     def write_event(self, trainer: "PPOTrainer") -> None:
         if self.event is None:
@@ -122,10 +121,14 @@ class Restarts:
         return f"restart {self.in_a_row} of {self.most}: the run continues from {source}"
 
 
-def _start_again(record: dict[str, Any]) -> None:
-    """Replace this process by the same command, in the environment that it was started in."""
+def can_start_again() -> bool:
+    return bool(_environment)
+
+
+def start_again(variables: dict[str, str], under: Sequence[str] = ()) -> None:
+    """Replace this process by the same command, `under` another, in the environment that it was started in."""
     for fd in os.listdir("/dev/fd"):
         with suppress(OSError):  # that of the listing itself
             os.set_inheritable(int(fd), int(fd) <= 2)  # libraries may leave files and devices open
-    environment = _environment | {VARIABLE: json.dumps(record)}
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    words = [*under, sys.executable, *sys.orig_argv[1:]]
+    os.execvpe(words[0], words, _environment | variables)

@@ -1,6 +1,8 @@
 """The critic: a value model that predicts the return at each response token, made only where the estimator needs
 values. It starts from the model in `critic.model.path` with a new value head."""
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from burnish.algorithms.aggregate import LossCounts
@@ -20,6 +22,8 @@ from burnish.workers.model_worker import ModelFolder, TrainedModelWorker
 
 
 class CriticWorker(TrainedModelWorker):
+    profiled: ClassVar = {"critic": ("compute_values", "update_critic")}
+
     @register(dispatch_mode=Dispatch.TOGETHER)
     def init_model(self) -> None:
         model = self.config.critic.model

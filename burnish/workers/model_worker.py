@@ -20,7 +20,7 @@ from burnish.config.actor import PARTS, CheckpointConfig
 from burnish.config.fsdp import FSDPConfig
 from burnish.config.model import ModelConfig
 from burnish.config.optim import OptimConfig
-from burnish.controller import Dispatch, Worker, register
+from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch, mini_batches
 from burnish.engine.dump import BadSteps, Update
 from burnish.engine.flops import mfu, sequence_flops
@@ -32,16 +32,18 @@ from burnish.engine.state import Snapshot, Write
 from burnish.engine.trainable import Loss, Trainable
 from burnish.errors import CheckpointError
 from burnish.protocol import DataProto
+from burnish.workers.profiler import ProfiledWorker
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class ModelWorker(Worker):
+class ModelWorker(ProfiledWorker):
     """One process of a role. With several in the pool, all of them are called together and work as one."""
 
     def __init__(self, config: PPOConfig, total_steps: int):
         self.config, self.total_steps = config, total_steps
+        self.profile_sections()  # whose errors come before a model is loaded
         # In a separate process nobody else does; in the trainer's, nothing was drawn since it did.
         seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
 

@@ -7,7 +7,7 @@ and what becomes of their scores, is in `trainer/reward_model.py`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -159,6 +159,8 @@ class ConversationReader:
 
 
 class RewardModelWorker(ModelWorker):
+    profiled: ClassVar = {"reward_model": ("compute_rm_score",)}
+
     @register(dispatch_mode=Dispatch.TOGETHER)
     def init_model(self) -> None:
         model = self.config.reward_model.model

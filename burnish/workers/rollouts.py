@@ -12,7 +12,7 @@ from burnish.agents.environment import AgentSettings
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.runner import RolloutCall, Trajectory, TrajectoryRunner
 from burnish.config import PPOConfig
-from burnish.controller import Dispatch, Worker, register
+from burnish.controller import Dispatch, register
 from burnish.errors import WorkerError
 from burnish.loop_thread import run_to_end
 from burnish.models.loading import load_tokenizer
@@ -22,6 +22,7 @@ from burnish.rewards.failures import FailureWatch
 from burnish.rewards.scoring import Scoring
 from burnish.rollout.base import RolloutEngine, Sampling
 from burnish.rollout.replicas import ReplicaPeer, Replicas
+from burnish.workers.profiler import ProfiledWorker
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, to_batch
 
 COUNTED = ("generated_tokens", "steps", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions")
@@ -83,7 +84,8 @@ class Rollouts:
             return result
 
         seed, scorer = self.config.trainer.seed, score if settings.score else None
-        call = RolloutCall(settings.sampling, settings.namespace, seed, scorer, self.deadline_s)
+        doing = "validating" if settings.namespace == "val" else "generating"
+        call = RolloutCall(settings.sampling, settings.namespace, seed, scorer, self.deadline_s, doing)
         self._begun[settings.number] = self.runner.begin(rows, call)
 
     def finish(self, number: int) -> DataProto | None:
@@ -112,7 +114,7 @@ class Rollouts:
             self.scoring.close()
 
 
-class AgentLoopWorker(Worker):
+class AgentLoopWorker(ProfiledWorker):
     """Agent loops in a separate process, without a model: they ask the replicas of the policy for tokens. Several such
     workers share a batch by whole groups and the replicas by load. What engines did is counted on the replicas."""
 

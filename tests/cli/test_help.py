@@ -72,7 +72,7 @@ def test_defaults_are_shown_as_they_are_typed_and_unavailable_keys_are_marked(ca
     text = capsys.readouterr().out
     for shown in ("data.max_prompt_length [512]", "data.shuffle [true]", "data.val_files [null]"):
         assert shown in text
-    main(["ppo", "--help", "trainer.profile_steps"])
+    main(["ppo", "--help", "data.image_key"])
     assert "not available yet" in capsys.readouterr().out
 
 

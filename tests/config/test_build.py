@@ -135,10 +135,10 @@ def test_unknown_keys_sections_and_keys_without_effect_are_reported_together(mak
 def test_keys_without_effect_are_one_line_in_the_log(make, caplog):
     given = {f"{ROLLOUT}.mode": "sync", f"{ROLLOUT}.load_format": "dummy", "trainer.run_name": "a"}
     with caplog.at_level("INFO"):
-        make(given | {"trainer.controller_nsight_options": {"cuda-memory-usage": "true"}}).log_notices()
+        make(given | {"trainer.esi_redundant_time": 5}).log_notices()
     (line,) = [record.message for record in caplog.records if "no effect" in record.message]
     assert line.startswith(f"no effect: {ROLLOUT}.mode (every engine") and f"; {ROLLOUT}.load_format (" in line
-    assert line.endswith("; controller_nsight_options (no step is profiled)")
+    assert line.endswith("; trainer.esi_redundant_time (checkpoints are written by save_freq alone)")
     assert any("trainer.run_name is read as" in record.message for record in caplog.records)
 
 
@@ -216,10 +216,6 @@ def test_open_sections_take_any_key(make):
         ({"model_engine": "megatron"}, [f"training with Megatron-core (asked for by {ACTOR}.strategy"]),
         ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
         ({"data.image_key": "pictures"}, ["images in prompts"]),
-        (
-            {"global_profiler.tool": "nsys", "trainer.profile_steps": [1], "global_profiler.steps": [1]},
-            ["profiling", "global_profiler.tool=nsys", "trainer.profile_steps", "global_profiler.steps"],
-        ),
     ],
 )
 def test_features_not_available_yet_are_refused_by_name(make, keys, parts):
@@ -229,7 +225,7 @@ def test_features_not_available_yet_are_refused_by_name(make, keys, parts):
     for part in parts:
         assert part in str(error.value)
     # They may be set to their default.
-    make({"data.image_key": "images", "actor_rollout_ref.hybrid_engine": True, "global_profiler.tool": None})
+    make({"data.image_key": "images", "actor_rollout_ref.hybrid_engine": True})
 
 
 def test_references_between_keys_see_defaults_too_and_open_values_must_be_given(make):

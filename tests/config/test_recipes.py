@@ -96,7 +96,7 @@ def test_a_training_recipe_with_a_defaults_list_switches_nothing_on(recipe):
     assert job.config.actor_rollout_ref.actor.ppo_mini_batch_size == 4
     assert not job.config.algorithm.use_kl_in_reward and not job.config.reward_model.enable
     assert told(notices, "unused: algorithm.kl_ctrl.kl_coef")
-    assert told(job.notices, "no effect: ", "controller_nsight_options", "profiler", "(no step is profiled)")
+    assert told(notices, "no effect: ", "controller_nsight_options", "profiler", "(no step is profiled)")
 
 
 @pytest.mark.parametrize(

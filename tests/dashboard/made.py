@@ -81,3 +81,23 @@ def write_run(folder: Path, steps: int = 6, rows: int = 8, lr: float = 1e-6) -> 
 def write_step(folder: Path, step: int, rows: int, **options: int) -> None:
     lines = (json_line(trajectory(step, row, **options)) for row in range(rows))
     (folder / "rollouts" / f"{step}.jsonl").write_text("".join(lines))
+
+
+def write_trace(folder: Path, steps: int = 3) -> None:
+    """Steps of 10 s: the controller generates for 6 and updates for 3, which a worker does in 2; an agent waits."""
+    (folder / "trace").mkdir()
+    spans: dict[str, list[dict]] = {"controller": [], "global_pool-0": [], "agents-0": []}
+    for step in range(1, steps + 1):
+        at, main = 1000.0 + 20 * step, {"thread": "MainThread"}
+        spans["controller"] += [
+            {"name": "gen", "start": at, "s": 6.0, **main},
+            {"name": "update_actor", "start": at + 6.5, "s": 3.0, **main},
+            {"name": "step", "start": at, "s": 10.0, **main, "step": step},
+            {"name": "save_checkpoint", "start": at + 11, "s": 2.0, **main},
+        ]
+        spans["global_pool-0"] += [{"name": "W.update_actor", "start": at + 7, "s": 2.0, "thread": "compute"}]
+        spans["agents-0"] += [
+            {"name": f"tool {i}", "start": at + i, "s": 2.0, "wait": "tool", "owner": f"uid {i}"} for i in range(3)
+        ]
+    for name, lines in spans.items():
+        (folder / f"trace/{name}.jsonl").write_text("".join(map(json_line, lines)))

@@ -2,6 +2,7 @@
 
 Skipped where there is no `chromium` with its `chromedriver`, or no selenium (`make test-browser`)."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from burnish.literal import literal
-from tests.dashboard.made import HOSTILE, json_line, metrics_line, trajectory, write_run, write_step
+from tests.dashboard.made import HOSTILE, json_line, metrics_line, trajectory, write_run, write_step, write_trace
 from tests.processes import until
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -147,6 +148,26 @@ def test_phases_of_a_step_failures_and_state(page):
     page.until(lambda: "tool search: execute" in page.texts("td"))
     page.wait("main button")[-1].click()
     page.until(lambda: any("too few" in text for text in page.texts("pre")))
+
+
+def test_a_step_is_drawn_as_its_processes_did_it_and_its_trace_and_profiles_are_saved(page, outputs, tmp_path):
+    write_trace(outputs / FIRST)
+    (outputs / FIRST / "profiles/step_2").mkdir(parents=True)
+    (outputs / FIRST / "profiles/step_2/critic-0.json.gz").write_bytes(b"as it is")
+    command = {"cmd": "Browser.setDownloadBehavior", "params": {"behavior": "allow", "downloadPath": str(tmp_path)}}
+    page.driver.execute("executeCdpCommand", command)
+    page.open(f"#/time?run={FIRST}&step=2").wait(".lane.process", 3)
+    assert page.texts(".lane > span") == ["controller", "agents-0", "global_pool-0"]
+    assert page.texts(".phase:not(.wait)") == ["gen", "update_actor", "update_actor"] and len(page.all(".wait")) == 3
+    whole, (gen, _, call) = page.all(".track")[0].size["width"], page.all(".phase:not(.wait)")
+    assert gen.size["width"] == pytest.approx(0.6 * whole, abs=2)
+    assert call.location["x"] - gen.location["x"] == pytest.approx(0.7 * whole, abs=2)
+    for button in page.all(".bar button"):
+        button.click()
+    saved = {"trace-2.json", "trace.json", "step_2-critic-0.json.gz"}
+    page.until(lambda: saved <= {file.name for file in tmp_path.iterdir()})
+    assert (tmp_path / "step_2-critic-0.json.gz").read_bytes() == b"as it is"
+    assert json.loads((tmp_path / "trace-2.json").read_text())["traceEvents"]
 
 
 def test_trajectories_are_filtered_by_source_score_and_text_and_over_steps(page):

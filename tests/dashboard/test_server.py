@@ -12,7 +12,7 @@ from burnish.dashboard import samples
 from burnish.dashboard.folders import Folders
 from burnish.dashboard.server import make_app
 from burnish.tracking.disk import json_line
-from tests.dashboard.made import HOSTILE, metrics_line, trajectory, write_run, write_step
+from tests.dashboard.made import HOSTILE, metrics_line, trajectory, write_run, write_step, write_trace
 
 FIRST, SECOND = "proj/first", "proj/second"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028]")
@@ -247,17 +247,33 @@ def test_nothing_but_the_page_is_served(outputs, path):
         ("rollouts/6.jsonl", "group", {"step": 6, "row": 0}),
         ("rollouts/6.jsonl", "health", {}),
         ("stacks/1.txt", "stacks", {"name": "1.txt"}),
+        ("trace/controller.jsonl", "trace", {"step": 1}),
+        ("trace/agents-0.jsonl", "trace.json", {}),
+        ("profiles/step_2/a.json.gz", "profile", {"name": "step_2/a.json.gz"}),
     ],
 )  # fmt: skip
 def test_links_out_of_a_run_and_pipes_are_not_opened(get, outputs, tmp_path, made, name, path, more):
     secret = tmp_path / "secret"
     secret.write_text('{"step": 1, "secret": 1, "prompt": "secret", "kind": "secret"}\n')
     file = outputs / FIRST / name
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
     file.symlink_to(secret) if made == "link" else os.mkfifo(file)
     assert "secret" not in json.dumps(get(path, 404, run=FIRST, **more))
     assert {run["run"] for run in get("runs")["runs"]} == {FIRST, SECOND}, "the list goes on without it"
+
+
+def test_linked_folders_of_traces_and_profiles_are_not_entered(get, outputs, tmp_path):
+    write_trace(tmp_path)
+    (tmp_path / "profiles/step_1").mkdir(parents=True)
+    (tmp_path / "profiles/step_1/a.json.gz").write_text("")
+    assert get("trace", run=FIRST, step=1)["processes"] == []
+    for name in ("trace", "profiles"):
+        (outputs / FIRST / name).symlink_to(tmp_path / name)
+    get("trace", 404, run=FIRST, step=1)
+    assert get("run", run=FIRST)["profiles"] == []
+    for name in ("step_1/a.json.gz", "../config.yaml", "/etc/passwd"):
+        get("profile", 404, run=FIRST, name=name)
 
 
 def test_a_linked_folder_of_samples_is_not_entered(get, outputs, tmp_path):

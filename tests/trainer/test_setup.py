@@ -108,7 +108,7 @@ def test_the_plan_of_several_processes(planned, tiny_model):
     assert "memory: rollout replica" in plan and "; 1/2 of them" in plan and "in each process" in plan
 
 
-CLUSTER = ["trainer.n_gpus_per_node=2", "algorithm.adv_estimator=gae"]
+CLUSTER = ["trainer.n_gpus_per_node=2", "trainer.executor=ray", "algorithm.adv_estimator=gae"]
 
 
 @pytest.fixture
@@ -175,7 +175,15 @@ def test_several_processes_are_rays_and_agent_loops_run_on_cpus(job, reward, clu
 
 def test_pools_of_the_configuration_are_those_of_the_run(job, reward, cluster):
     pools = "trainer.resource_pools={main:[2],value:[1],roles:{critic:value}}"
-    loaded = load_ppo([*job, "algorithm.adv_estimator=gae", pools, "actor_rollout_ref.rollout.agent.num_workers=3"])
+    loaded = load_ppo(
+        [
+            *job,
+            "trainer.executor=ray",
+            "algorithm.adv_estimator=gae",
+            pools,
+            "actor_rollout_ref.rollout.agent.num_workers=3",
+        ]
+    )
     setup.prepare(loaded)
     manager = setup.build(loaded.config).resource_pool_manager
     processes = {name: pool.process_on_nodes for name, pool in manager.pools.items()}

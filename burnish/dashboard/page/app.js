@@ -37,14 +37,27 @@ export const facts = (values) => el("dl", { class: "facts" }, Object.entries(val
 
 class Left extends Error {} // the view was left while it waited
 
-export async function api(path, parameters = {}) {
+function ask(path, parameters) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     for (const one of [value].flat()) if (one !== "" && one != null) query.append(name, one);
   }
-  const mine = generation;
   const key = sessionStorage.getItem("key");
-  const answer = await fetch(`api/${path}?${query}`, { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+  return fetch(`api/${path}?${query}`, { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+}
+
+// A button that saves what the path answers; a plain link could not send the key.
+export const download = (title, file, path, parameters) => el("button", { onclick: () => attempt(async () => {
+  const answer = await ask(path, parameters);
+  if (!answer.ok) throw new Error((await answer.json()).detail);
+  const link = el("a", { href: URL.createObjectURL(await answer.blob()), download: file });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}) }, title);
+
+export async function api(path, parameters = {}) {
+  const mine = generation;
+  const answer = await ask(path, parameters);
   if (mine !== generation) throw new Left();
   if (answer.status === 401) {
     askForKey();

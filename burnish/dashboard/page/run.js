@@ -1,6 +1,6 @@
 // Views of one run, or of several next to each other: curves, times and failures, state, configuration.
 
-import { ago, api, attempt, card, change, el, every, facts, figure, fill, heads } from "./app.js";
+import { ago, api, attempt, card, change, download, el, every, facts, figure, fill, heads } from "./app.js";
 import { chartCard, colourOf, curveTraces, draw, plain, plotly } from "./charts.js";
 import { finding } from "./runs.js";
 
@@ -122,10 +122,41 @@ export async function curves(main, there) {
   });
 }
 
+// A lane per process: its spans where they were, those inside others below them, and its waits behind all.
+function processLanes(processes, phases) {
+  const whole = processes[0]?.spans.find(({ name }) => name === "step");
+  if (!whole) return [];
+  const names = [...phases];
+  const percent = (seconds) => `${(100 * seconds) / whole.s}%`;
+  const rem = (rows) => `${1.2 * rows + 0.2}rem`;
+  return processes.map(({ name: process, spans }) => {
+    const around = {}; // by thread: where the spans that are around the next one end
+    let rows = 1;
+    const bars = spans.filter((span) => span !== whole).sort((a, b) => a.start - b.start || b.s - a.s).map((span) => {
+      const ends = span.wait ? [] : (around[span.thread] ??= []);
+      while (ends.length && ends.at(-1) <= span.start) ends.pop();
+      rows = Math.max(rows, ends.push(span.start + span.s));
+      const name = span.wait ? span.name : span.name.split(".").at(-1);
+      if (!span.wait && !names.includes(name)) names.push(name);
+      const title = `${span.name} ${figure(span.s)} s${span.wait ? `: ${span.wait}, ${span.owner}` : ""}`;
+      const bar = el("div", { class: span.wait ? "phase wait" : "phase", title }, span.wait ? null : name);
+      const begins = Math.max(0, span.start - whole.start);
+      bar.style.left = percent(begins);
+      bar.style.width = percent(Math.max(0, Math.min(span.start + span.s - whole.start, whole.s) - begins));
+      bar.style.top = rem(ends.length - 1);
+      bar.style.background = span.wait ? "gray" : colourOf(names.indexOf(name));
+      return bar;
+    });
+    const track = el("div", { class: "track" }, bars);
+    track.style.height = rem(rows);
+    return el("div", { class: "lane process" }, el("span", {}, process), track);
+  });
+}
+
 export async function time(main, there) {
   plotly();
   const [run] = there.run;
-  const { metrics } = await api("run", { run });
+  const { metrics, profiles } = await api("run", { run });
   const phases = metrics.filter((name) => name.startsWith("timing_s/")).map((name) => name.slice(9));
   const own = PHASES.filter((phase) => phases.includes(phase));
   const parts = phases.filter((phase) => ["engine", "reward_model"].includes(phase)); // of other phases
@@ -138,16 +169,21 @@ export async function time(main, there) {
   const line = el("div", { class: "timeline" });
   const number = el("input", {
     type: "number", value: there.step ?? "", "aria-label": "step", "data-filter": true,
-    onchange: () => { change({ step: number.value }, true); timeline(); },
+    onchange: () => { change({ step: number.value }, true); attempt(timeline); },
   });
+  let traced = {}; // the lanes of the step that is shown, where the run has a trace of it
   const cards = others.map(chartCard);
+  const saves = (step) => el("div", { class: "bar" },
+    download("save the trace of this step", `trace-${step}.json`, "trace.json", { run, step }),
+    download("of the whole run", "trace.json", "trace.json", { run }));
   const series = (phase) => of(`timing_s/${phase}`)[0] ?? { steps: [], values: [] };
   const at = (phase, step) => series(phase).values[series(phase).steps.indexOf(step)];
 
-  function timeline() {
+  async function timeline() {
     const step = number.value === "" ? series("step").steps.at(-1) : +number.value;
     const total = at("step", step);
     if (!total) return fill(line, el("p", { class: "faint" }, "This step is not logged."));
+    if (traced.step !== step) traced = { step, lanes: processLanes((await api("trace", { run, step })).processes, own) };
     const taken = own.map((phase) => [phase, at(phase, step)])
       .filter(([phase, seconds]) => seconds > 0 && phase !== "save_checkpoint"); // that is before the step
     const sum = taken.reduce((all, [, seconds]) => all + seconds, 0);
@@ -164,7 +200,8 @@ export async function time(main, there) {
     });
     const within = parts.filter((part) => at(part, step)).map((part) => `, ${part} ${figure(at(part, step))} s`);
     const rest = total > sum && `, ${figure(total - sum)} s in no phase`;
-    return fill(line, el("p", {}, `step ${step}: ${figure(total)} s in all`, within, rest), lanes);
+    return fill(line, el("p", {}, `step ${step}: ${figure(total)} s in all`, within, rest),
+      traced.lanes?.length ? [traced.lanes, saves(step)] : lanes);
   }
   async function refresh() {
     of = await grow(known, [run], names);
@@ -173,13 +210,15 @@ export async function time(main, there) {
     }));
     const yaxis = { title: { text: "seconds" } };
     if (own.length) await draw(bars, traces, { barmode: "stack", height: 280, showlegend: true, yaxis });
-    timeline();
+    await timeline();
     await Promise.all(others.map((name, i) => draw(cards[i].lastChild, curveTraces(of(name), 0))));
   }
   fill(main,
     el("h1", {}, run), there.run.length > 1 && el("p", { class: "faint" }, "This view shows the first of the runs."),
     phases.length ? [card("phases of each step", bars), card(["one step ", number], line)]
       : el("p", {}, "No times are logged yet."),
+    profiles.length ? [el("h2", {}, "profiles"), el("div", { class: "bar" }, profiles.map((name) =>
+      download(name, name.replaceAll("/", "-"), "profile", { run, name })))] : null,
     el("h2", {}, "failures and memory"),
     others.length ? el("div", { class: "grid" }, cards) : el("p", { class: "faint" }, "none is logged"));
   if (!names.length) return;
