@@ -33,6 +33,7 @@ from burnish.config.passes import (
     ModelFacts,
     PlannedPass,
     activations,
+    is_fused,
     logits,
     longest,
     passes_of,
@@ -306,9 +307,7 @@ def _passes(
                 gathered=_gathered(model, facts, fsdp, trains=one.trains) if split.is_sharded else 0,
                 gradients=held[one.model].gradients if one.trains and not at_host else 0,
                 logits=logits(model, facts, tokens, trains=one.trains, on_gpu=on_gpu) if gives_log_probs else 0,
-                activations=activations(
-                    model, facts, tokens, trains=one.trains, on_gpu=on_gpu, sharded=split.is_sharded
-                ),
+                activations=activations(model, facts, tokens, trains=one.trains, on_gpu=on_gpu),
             )
 
 
@@ -320,7 +319,8 @@ def _gathered(model: ModelConfig, facts: ModelFacts, fsdp: FSDPConfig, *, trains
     keeps_all = trains and not fsdp.reshard_after_forward
     layers = facts.layers if keeps_all else min(facts.layers, LAYERS_GATHERED + fsdp.forward_prefetch)
     gradients = (outside + layer) * (width + FLOAT32) if trains and not model.has_lora else 0
-    return (outside + layers * layer) * width + gradients
+    copied = 2 * facts.hidden * facts.intermediate if is_fused(model, facts) else 0  # gate and up, for their product
+    return (outside + layers * layer + copied) * width + gradients
 
 
 def _updates(

@@ -290,6 +290,8 @@ def test_what_layers_gather_is_counted(finish):
 
     gradients = (outside + layer) * (2 + 4)
     assert gathered() == (outside + 2 * layer) * 2 + gradients
+    fused = estimate_memory(finish(BATCH | BF16 | {PER_NODE: 2})[0], sizes(model_type="qwen2"), 2).most("gathered")
+    assert fused == gathered() + 2 * 128 * 512 * 2, "gate and up, merged for their product"
     assert gathered(**{f"{ACTOR}.fsdp_config.forward_prefetch": True}) == (outside + 3 * layer) * 2 + gradients
     assert gathered(**{f"{ACTOR}.fsdp_config.reshard_after_forward": False}) == 2 * 1_000_000 + gradients
     assert estimate_memory(finish(BATCH | BF16)[0], sizes(), 2).most("gathered") == 0
