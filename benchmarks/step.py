@@ -57,9 +57,13 @@ from burnish.trainer.ppo import PPOTrainer
 SHAPES = {
     "nano": (128, 2, 4, 4, 256, 259, True),
     "mini": (256, 6, 8, 8, 1024, 259, True),
+    "smollm2-135m": (576, 30, 9, 3, 1536, 49152, True),
     "qwen2.5-0.5b": (896, 24, 14, 2, 4864, 151936, True),
     "qwen2.5-1.5b": (1536, 28, 12, 2, 8960, 151936, True),
+    "qwen2.5-3b": (2048, 36, 16, 2, 11008, 151936, True),
     "qwen2.5-7b": (3584, 28, 28, 4, 18944, 152064, False),
+    "qwen2.5-14b": (5120, 48, 40, 8, 13824, 152064, False),
+    "qwen2.5-32b": (5120, 64, 40, 8, 27648, 152064, False),
 }
 PROMPT_LENGTH = 64
 REWARD = "def compute_score(solution_str):\n    return float(len(solution_str) % 2)\n"

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 EXIT_CODE = 3  # of a process that was ended because it hangs
@@ -82,6 +82,17 @@ def owned_by(owner: str) -> None:
     _owner.set(owner)
 
 
+class BatchProgress(NamedTuple):
+    """How far a batch of trajectories is."""
+
+    doing: str  # generating, or validating
+    done: int
+    total: int
+    tokens_per_s: float
+    left_s: float | None  # about; None: nothing is known yet
+    seconds: float  # since it began
+
+
 class Wait:
     """A wait, registered inside `with waiting(…):`.
 
@@ -89,18 +100,20 @@ class Wait:
                  logger; import: a file of the user
     owner        who waits; "": as set by `owned_by`, or else the name of the thread
     seconds      until its deadline; None only where the configuration says that there is no limit
+    progress     of a wait for a batch of trajectories: how far it is; may be called in any thread
     report_only  past its deadline it is reported, but the watchdog does not end the process for it: somebody else waits
                  for the same with a deadline, or it may well take longer
     """
 
     __slots__ = (
-        "deadline", "kind", "late_at", "owner", "report_only", "seconds", "since", "stacks", "subject", "task",
-        "thread",
+        "deadline", "kind", "late_at", "owner", "progress", "report_only", "seconds", "since", "stacks", "subject",
+        "task", "thread",
     )  # fmt: skip
 
     def __init__(self, kind: str, owner: str, subject: str, seconds: float | None, *, report_only: bool = False):
         self.kind, self.owner, self.subject, self.seconds = kind, owner, subject, seconds
         self.report_only = report_only
+        self.progress: Callable[[], BatchProgress] | None = None
         self.since = 0.0
         self.deadline: float | None = None  # as a time of `ran`; may be moved while it waits
         self.thread = 0
@@ -165,6 +178,11 @@ waiting = Wait
 def longest(count: int | None = None) -> list[Wait]:
     """The waits of this process, the oldest first."""
     return sorted(_waits.values(), key=lambda wait: wait.since)[:count]
+
+
+def batches() -> list[BatchProgress]:
+    """How far the batches of trajectories of this process are, the oldest first."""
+    return [wait.progress() for wait in longest() if wait.progress is not None]
 
 
 def counts() -> dict[str, int]:

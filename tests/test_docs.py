@@ -41,6 +41,7 @@ ENTRY_POINTS = {
 }
 ROW_FIELDS = ("reward_model.ground_truth",)  # names that are also those of sections
 FILE_ENDINGS = (".py", ".yaml", ".json", ".jsonl", ".txt", ".png", ".safetensors")
+ELSEWHERE = {"--config-path=outputs/burnish/run", "--config-name=sums"}  # recipes of a run, and of a reader
 LOADERS = {"ppo": config.load_ppo, "sft": config.load_sft, "rm": config.load_rm}
 MODEL = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path", "rm": "model.path"}
 
@@ -125,7 +126,7 @@ def check_burnish(name: str, *rest: str) -> None:
 
 def check_keys(command: str, words: list[str]) -> None:
     """The keys exist, the values convert, and they go together; files need not be there."""
-    if "--config-path=outputs/burnish/run" in words:  # the recipe of a run that is not here
+    if ELSEWHERE & set(words):
         words = [word for word in words if not word.startswith("--config-")]
     if "--multirun" in words:
         words = [word.split(",")[0] if word.startswith("trainer.seed") else word for word in words]

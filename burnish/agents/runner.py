@@ -29,7 +29,7 @@ from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError, text_of
 from burnish.loop_thread import LoopThread
 from burnish.rollout.base import Completion, RolloutEngine, Sampling
-from burnish.waits import waiting
+from burnish.waits import BatchProgress, waiting
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class RolloutCall:
     seed: int
     score: Score | None = None  # `score(row, output, text)` is awaited for each trajectory as it finishes
     deadline_s: float | None = None  # for all of them
+    doing: str = "generating"  # as their progress is shown
 
 
 class TrajectoryRunner:
@@ -74,6 +75,7 @@ class TrajectoryRunner:
         self.environment = Environment(settings, tokenizer, self.chat)
         self.user_loops = user_loops(settings.agent)
         self.default_loop = settings.agent.default_agent_loop
+        self._usual: dict[str, float] = {}  # tokens of a trajectory in the last batch, by namespace
         find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is reported before anything runs
         owner, close_s = "the runner of agent loops", CANCELLED_S + CLOSE_S + 5.0
         self._loop = LoopThread(
@@ -115,8 +117,10 @@ class TrajectoryRunner:
         ]
         if not tasks:
             return []
+        progress = self._progress(tasks, call, limit)
         try:
             with waiting("engine", "", f"{len(tasks)} trajectories of {call.namespace}", deadline_s) as wait:
+                wait.progress = progress
                 _, pending = await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION)
                 failed = next((task for task in tasks if task.done() and task.exception()), None)
                 if failed is None and pending:
@@ -128,9 +132,31 @@ class TrajectoryRunner:
                     f"{'; '.join(waits[:3])}. Raise actor_rollout_ref.rollout.timeout (null: no limit), or see what "
                     "they wait for"
                 )
-            return [task.result() for task in ([failed] if failed else tasks)]
+            trajectories = [task.result() for task in ([failed] if failed else tasks)]
+            self._usual[call.namespace] = sum(map(_sampled, trajectories)) / len(trajectories)
+            return trajectories
         finally:
             await _cancelled(tasks)
+
+    def _progress(
+        self, tasks: Sequence[asyncio.Task[Trajectory]], call: RolloutCall, limit: int
+    ) -> Callable[[], BatchProgress]:
+        """How far the tasks are. The time left is that of as many tokens as a trajectory of the batch before had, or at
+        first may have. Tokens of those that are not done are known where the engine computes in this process."""
+        began, before = time.monotonic(), self.engine.stats().get("generated_tokens")
+        usual = self._usual.get(call.namespace, limit)
+
+        def progress() -> BatchProgress:
+            ended = [task for task in tasks if task.done() and not task.cancelled() and task.exception() is None]
+            whole = sum(_sampled(task.result()) for task in ended)
+            tokens = whole if before is None else self.engine.stats().get("generated_tokens", before) - before
+            open_, seconds = len(tasks) - len(ended), time.monotonic() - began
+            # Those that are longer than usual go on for as long again.
+            rest = max(open_ * usual - max(tokens - whole, 0), open_ * tokens / len(tasks) / 2)
+            left = rest * seconds / tokens if tokens > 0 else None
+            return BatchProgress(call.doing, len(ended), len(tasks), tokens / max(seconds, 1e-3), left, seconds)
+
+        return progress
 
     async def _one(
         self, row: dict[str, Any], call: RolloutCall, deadline: float | None, enter: Callable[[str], None]
@@ -238,6 +264,10 @@ def _recorded_log_probs(output: AgentLoopOutput, completions: list[Completion]) 
         )
     recorded = iter([log_prob for completion in completions for log_prob in completion.log_probs])
     return [next(recorded) if sampled else 0.0 for sampled in output.response_mask]
+
+
+def _sampled(trajectory: Trajectory) -> int:
+    return sum(len(completion.token_ids) for completion in trajectory.completions)
 
 
 def _who(row: dict[str, Any]) -> str:

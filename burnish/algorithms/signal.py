@@ -23,7 +23,9 @@ def signal_metrics(batch: Mapping[str, torch.Tensor], uid: Sequence[int] | np.nd
     length = mask.sum(-1)  # (B,)
     present = length > 0
     scores = masked_sum(batch["token_level_scores"], mask, dim=-1).double()
-    metrics = _groups(scores[present].numpy(force=True), np.asarray(uid)[present.numpy(force=True)])
+    metrics = {}
+    if groups := spread_within_groups(scores[present].numpy(force=True), np.asarray(uid)[present.numpy(force=True)]):
+        metrics["groups/useful_ratio"], metrics["groups/score_std"] = groups
     if "rollout_log_probs" in batch.keys() and bool(present.any()):  # noqa: SIM118  (a TensorDict answers `in` only for its keys)
         metrics["response/entropy"] = -float(batch["rollout_log_probs"][mask].double().mean())
     both = torch.stack([scores, length.double()])[:, present]
@@ -37,14 +39,16 @@ def signal_metrics(batch: Mapping[str, torch.Tensor], uid: Sequence[int] | np.nd
     return metrics
 
 
-def _groups(scores: np.ndarray, uid: np.ndarray) -> dict[str, float]:
+def spread_within_groups(scores: np.ndarray, uid: np.ndarray) -> tuple[float, float] | None:
+    """The share of groups whose scores differ, and the mean standard deviation within a group; None where no group has
+    several. scores, uid: (B,)"""
     _, row_group, sizes = np.unique(uid, return_inverse=True, return_counts=True)
     several = sizes > 1
     if not several.any():
-        return {}
+        return None
     mean = np.bincount(row_group, scores) / sizes
     spread = np.sqrt(np.bincount(row_group, (scores - mean[row_group]) ** 2) / sizes)[several]
-    return {"groups/useful_ratio": float((spread > 1e-6).mean()), "groups/score_std": float(spread.mean())}
+    return float((spread > 1e-6).mean()), float(spread.mean())
 
 
 def _repeats(ids: np.ndarray) -> bool:

@@ -98,10 +98,10 @@ def train(
     with job(PPO, keys, [*short, *scored_by.short], prompt_row) as given, scored_by.shared():
         loaded = load(PPO, {"algorithm.adv_estimator": "grpo"} | given)
         loaded.notices += finish(loaded.config, loaded.explicit) + scored_by.notices
-        if scored_by.objects and loaded.config.trainer.executor == "ray":
+        if scored_by.objects and loaded.config.trainer.executor != "local":
             raise ConfigError(
-                f"reward {', '.join(scored_by.objects)}: a function of this program, and with trainer.executor=ray "
-                "others score; save it in a file, and give its path"
+                f"reward {', '.join(scored_by.objects)}: a function of this program, and with "
+                f"trainer.executor={loaded.config.trainer.executor} others score; save it in a file, and give its path"
             )
         from burnish.trainer import setup  # torch only once the keys are known to be right
 

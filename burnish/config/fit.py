@@ -2,16 +2,17 @@
 ran out of memory. Each change is tried on the plan; those that save nothing are left out."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from burnish.config.key import keys_of, read, write
-from burnish.config.memory import NOTHING, Memory, MemoryPhase, estimate_memory, gib
+from burnish.config.memory import NOTHING, Memory, MemoryPhase, estimate_memory, gib, host_memory, memory_of_one
 from burnish.config.needs import Needs
-from burnish.config.passes import ModelFacts, PlannedPass, longest
+from burnish.config.passes import ModelFacts, PlannedPass, is_recomputed, longest
 from burnish.config.placement import pools_of
 from burnish.config.plan import USABLE, room_of
 from burnish.config.ppo import PPOConfig
+from burnish.config.supervised import SupervisedConfig
 
 SHORTER = 0.8  # of the peak that did not fit: what is aimed at after a run has run out of memory
 SIZE, BUDGET = "micro_batch_size_per_gpu", "max_token_len_per_gpu"
@@ -78,10 +79,44 @@ def advice(
         return None
     target = min(int(room * USABLE), int(needed(memory) * SHORTER) if ran_out else room)
     changes = memory_changes(config, facts, needs, memory_bytes, target)
+    return _in_words(memory, room, changes, target, "take LoRA (model.lora_rank), a smaller model or more GPUs")
+
+
+def supervised_advice(
+    config: SupervisedConfig,
+    facts: ModelFacts,
+    tokens: Callable[[SupervisedConfig], int],
+    memory_bytes: int | None,
+    *,
+    ran_out: bool = False,
+) -> str | None:
+    """As `advice`, for `burnish sft` and `burnish rm`. `tokens`: of a pass at most, with such a configuration."""
+    room, tried, changes = memory_bytes or host_memory(), copy.deepcopy(config), list[MemoryChange]()
+
+    def memory_now() -> Memory:
+        return memory_of_one(tried.model, facts, tokens(tried), on_gpu=memory_bytes is not None)
+
+    memory = memory_now()
+    if not ran_out and memory.peak <= room:
+        return None
+    target, peak = min(int(room * USABLE), int(memory.peak * SHORTER) if ran_out else room), memory.peak
+    size = config.data.micro_batch_size_per_gpu or config.data.train_batch_size
+    while peak > target and size > 1:
+        size = tried.data.micro_batch_size_per_gpu = size // 2
+        peak = memory_now().peak
+    if peak < memory.peak:
+        changes.append(MemoryChange({"data.micro_batch_size_per_gpu": size}, peak))
+    if peak > target and not is_recomputed(tried.model):
+        tried.model.enable_gradient_checkpointing = True
+        changes.append(MemoryChange({"model.enable_gradient_checkpointing": True}, memory_now().peak))
+    other = "take shorter examples (data.max_length), LoRA (model.lora_rank), a smaller model or a larger GPU"
+    return _in_words(memory, room, changes, target, other)
+
+
+def _in_words(memory: Memory, room: int, changes: list[MemoryChange], target: int, other: str) -> str:
     planned = f"planned are {gib(needed(memory))} of {gib(room)}: {gib(memory.always)} throughout, plus "
     planned += f"{memory.largest_turn.name}"
     lines = [f"  {_typed(change.keys)}  → {gib(change.peak)}" for change in changes]
-    other = "take LoRA (model.lora_rank), a smaller model or more GPUs"
     if not changes:
         return f"{planned}. No key is known that needs less; {other}"
     if changes[-1].peak <= target:

@@ -31,6 +31,3 @@ class FSDPConfig(Keys, reader="engine/sharding.py"):
     model_dtype: str = dtype_key(
         "type of the master weights", now=("float32",), later="master weights of another type than float32"
     )
-    mixed_precision: dict | None = key(
-        None, "types of parameters, gradients and buffers", later="a choice of mixed precision"
-    )

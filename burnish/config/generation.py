@@ -9,7 +9,7 @@ from burnish.config.key import Keys, key, section
 from burnish.config.model import AUTO, ModelConfig, dtype_key
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RuleConfig
 from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
-from burnish.config.trainer import RAY
+from burnish.config.trainer import SEVERAL
 
 NO_RAY = "this command runs without Ray"
 ONE = "burnish generate uses one process; set it to 1"
@@ -67,9 +67,9 @@ class GenerationRolloutConfig(BaseRolloutConfig, reader=READER):
 class GenerationTrainerConfig(Keys, reader=READER):
     """Where generation runs."""
 
-    nnodes: int = key(1, "machines", low=1, later=RAY, instead=ONE)
+    nnodes: int = key(1, "machines", low=1, later=SEVERAL, instead=ONE)
     n_gpus_per_node: int | str = key(
-        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY, instead=ONE
+        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=SEVERAL, instead=ONE
     )
     device: str = key("auto", "device; auto: a GPU where there is one", choices=("auto", "cuda", "cpu"))
     seed: int = key(1, "seed of sampling", low=0)

@@ -33,6 +33,7 @@ from burnish.config.passes import (
     ModelFacts,
     PlannedPass,
     activations,
+    is_fused,
     logits,
     longest,
     passes_of,
@@ -217,6 +218,20 @@ def estimate_memory(
     )
 
 
+def memory_of_one(model: ModelConfig, facts: ModelFacts, tokens: int, *, on_gpu: bool = False) -> Memory:
+    """The memory of a run that trains this one model in passes of so many tokens. An output layer over the vocabulary
+    is counted, also where the model is none of language."""
+    held = ModelMemory.of(model, facts)
+    turn = MemoryPhase(
+        "one training pass",
+        gradients=held.gradients,
+        logits=logits(model, facts, tokens, trains=True, on_gpu=on_gpu),
+        activations=activations(model, facts, tokens, trains=True, on_gpu=on_gpu),
+    )
+    others = dict.fromkeys(("reference", "critic", "process_reward", "reward_model", "kv_cache"), 0)
+    return Memory(held.weights, held.masters, held.moments, **others, keeps_kv=False, turns=(turn,))
+
+
 def models_on(config: PPOConfig, pool: str) -> list[str]:
     """The keys of the models that a pool holds, in the order of `PPOConfig.models`."""
     return [key for key in config.models if pool_of(config, key).name == pool]
@@ -292,9 +307,7 @@ def _passes(
                 gathered=_gathered(model, facts, fsdp, trains=one.trains) if split.is_sharded else 0,
                 gradients=held[one.model].gradients if one.trains and not at_host else 0,
                 logits=logits(model, facts, tokens, trains=one.trains, on_gpu=on_gpu) if gives_log_probs else 0,
-                activations=activations(
-                    model, facts, tokens, trains=one.trains, on_gpu=on_gpu, sharded=split.is_sharded
-                ),
+                activations=activations(model, facts, tokens, trains=one.trains, on_gpu=on_gpu),
             )
 
 
@@ -306,7 +319,8 @@ def _gathered(model: ModelConfig, facts: ModelFacts, fsdp: FSDPConfig, *, trains
     keeps_all = trains and not fsdp.reshard_after_forward
     layers = facts.layers if keeps_all else min(facts.layers, LAYERS_GATHERED + fsdp.forward_prefetch)
     gradients = (outside + layer) * (width + FLOAT32) if trains and not model.has_lora else 0
-    return (outside + layers * layer) * width + gradients
+    copied = 2 * facts.hidden * facts.intermediate if is_fused(model, facts) else 0  # gate and up, for their product
+    return (outside + layers * layer + copied) * width + gradients
 
 
 def _updates(

@@ -7,8 +7,8 @@ Sequences run end to end, without padding. In values per token and layer, a pass
     the fused pass, on a GPU      4 × hidden, 2 × queries, 2 × keys and 3 × intermediate; where heads have their own
                                   norms, queries and keys before them, too
 
-The fused pass on a CPU is torch's functions and counts as transformers' layers, and so does a sharded model. With
-gradient checkpointing a layer keeps its input, in the fused pass two parts, and one layer at a time is computed again.
+The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient checkpointing
+a layer keeps its input, in the fused pass two parts, and one layer at a time is computed again.
 """
 
 import math
@@ -111,13 +111,14 @@ def is_recomputed(model: ModelConfig) -> bool:
     return model.enable_gradient_checkpointing is not False
 
 
-def activations(
-    model: ModelConfig, facts: ModelFacts, tokens: int, *, trains: bool, on_gpu: bool, sharded: bool = False
-) -> int:
+def is_fused(model: ModelConfig, facts: ModelFacts) -> bool:
+    """Whether layers are run by the fused passes of `models/backbones.py`."""
+    return facts.model_type in FUSED and model.use_fused_kernels is not False and model.use_remove_padding
+
+
+def activations(model: ModelConfig, facts: ModelFacts, tokens: int, *, trains: bool, on_gpu: bool) -> int:
     """Bytes that a pass of so many tokens holds for its backward pass, or in one layer where there is none."""
-    takes = facts.model_type in FUSED and not sharded
-    is_fused = takes and model.use_fused_kernels is not False and model.use_remove_padding
-    if is_fused and on_gpu:
+    if is_fused(model, facts) and on_gpu:
         query, keys = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
         layer = 4 * facts.hidden + 2 * query + 2 * keys + 3 * facts.intermediate
         layer += query + keys if facts.model_type in HEAD_NORMS else 0
@@ -129,7 +130,7 @@ def activations(
     elif model.enable_activation_offload and on_gpu:
         kept = layer * min(LAYERS_ON_DEVICE, facts.layers)
     elif is_recomputed(model):
-        kept = facts.layers * facts.hidden * (2 if is_fused else 1) + layer
+        kept = facts.layers * facts.hidden * (2 if is_fused(model, facts) else 1) + layer
     return tokens * kept * BYTES[model.dtype]
 
 

@@ -130,13 +130,12 @@ def agent_processes(config: PPOConfig) -> list[int]:
 
 def describe(config: PPOConfig) -> str:
     """How many processes there are and where, in one line; empty for the one of the local executor."""
-    if config.trainer.executor != "ray":
+    if config.trainer.executor == "local":
         return ""
     pools, where = pools_of(config), config.ray_init.address
     counts = (sum(pool.processes for pool in pools), sum(agent_processes(config)))
     total, agents = (f"{count} process{'es' if count != 1 else ''}" for count in counts)
     parts = [f"{pool.name} {pool.where} ({', '.join(pool.roles)})" for pool in pools]
-    return (
-        f"{total} on {f'the Ray at {where}' if where else 'a Ray of this machine'}: {'; '.join(parts)}; and {agents} "
-        "for agent loops, on CPUs"
-    )
+    ray = f"the Ray at {where}" if where else "a Ray of this machine"
+    there = ray if config.trainer.executor == "ray" else "this machine"
+    return f"{total} on {there}: {'; '.join(parts)}; and {agents} for agent loops, on CPUs"

@@ -14,11 +14,11 @@ from burnish.config.key import read, write
 from burnish.config.memory import (
     NOTHING,
     Memory,
-    ModelMemory,
     adapter_parameters,
     estimate_memory,
     gib,
     host_memory,
+    memory_of_one,
     models_on,
     rollout_load,
 )
@@ -27,9 +27,7 @@ from burnish.config.needs import Needs
 from burnish.config.passes import (
     PLAIN_ELEMENTS,
     ModelFacts,
-    activations,
     is_recomputed,
-    logits,
     longest,
     passes_of,
     rows_at_a_time,
@@ -127,16 +125,13 @@ def room_of(config: PPOConfig, memory_bytes: int | None) -> int:
 
 
 def plan_activations(model: ModelConfig, facts: ModelFacts, tokens: int, memory_bytes: int | None = None) -> list[str]:
-    """The same decision for a run that trains this one model, in passes of so many tokens; returns notices. An output
-    layer over the vocabulary is counted, also where the model is none of language."""
+    """The same decision for a run that trains this one model, in passes of so many tokens; returns notices."""
     if model.enable_gradient_checkpointing != "auto":
         return []
     room, on_gpu = memory_bytes or host_memory(), memory_bytes is not None
     model.enable_gradient_checkpointing = False
-    held, kept = ModelMemory.of(model, facts), activations(model, facts, tokens, trains=True, on_gpu=on_gpu)
-    needed = held.weights + held.state + held.gradients + kept
-    needed += logits(model, facts, tokens, trains=True, on_gpu=on_gpu)
-    return [_decide([model], kept, needed, room, on_gpu)]
+    memory = memory_of_one(model, facts, tokens, on_gpu=on_gpu)
+    return [_decide([model], memory.most("activations"), memory.peak, room, on_gpu)]
 
 
 def _decide(models: list[ModelConfig], kept: int, needed: int, room: int, on_gpu: bool) -> str:
@@ -167,7 +162,7 @@ def _which(names: list[str], count: int) -> str:
 
 def _processes(config: PPOConfig) -> list[PlanLine]:
     """How many processes there are, and how they share the policy; nothing for one on this machine."""
-    if config.trainer.executor != "ray":
+    if config.trainer.executor == "local":
         return []
     pools, agents, split = pools_of(config), agent_processes(config), split_of(config, ACTOR_MODEL)
     lines = [

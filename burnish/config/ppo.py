@@ -65,7 +65,7 @@ class PPOConfig:
     @property
     def agents_apart(self) -> bool:
         """Whether agent loops run in separate processes, and ask the policy's for tokens."""
-        return self.trainer.executor == "ray"
+        return self.trainer.executor != "local"
 
     @property
     def staleness(self) -> int:

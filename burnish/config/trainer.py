@@ -10,8 +10,8 @@ SETUP = "trainer/setup.py"
 TRACKER, FOLDER = "tracking/tracker.py", "tracking/run_folder.py"
 WORKER = "workers/model_worker.py"
 TRACKED = ("project_name", "experiment_name", "logger")
-RAY = "several processes (Ray)"
-EXECUTORS = ("auto", "local", "ray")
+SEVERAL = "several processes"
+EXECUTORS = ("auto", "local", "processes", "ray")
 PLACEMENT = "config/placement.py"
 
 
@@ -38,9 +38,9 @@ class RunConfig(Keys, reader=PPO):
     project_name: str = key("burnish", "name of the project", TRACKER)
     experiment_name: str = key("run", "name of the run within the project", TRACKER)
     logger: list[str] = key(["console"], "where metrics go: console, tensorboard, wandb, mlflow, trackio", TRACKER)
-    nnodes: int = key(1, "machines", low=1, later=RAY)
+    nnodes: int = key(1, "machines", low=1, later=SEVERAL)
     n_gpus_per_node: int | str = key(
-        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY
+        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=SEVERAL
     )
     device: str = key("auto", "device; auto: a GPU where there is one", SETUP, choices=("auto", "cuda", "cpu"))
     seed: int = key(1, "seed of sampling and of new weights", SETUP, low=0)
@@ -67,13 +67,21 @@ class TrainerConfig(RunConfig, reader=SETUP):
     nnodes: int = key(1, "number of machines; more than one: a Ray cluster at ray_init.address", PLACEMENT, low=1)
     n_gpus_per_node: int | str = key(
         "auto",
-        "processes per machine, one for each GPU; auto: one, with executor=ray all GPUs of this machine",
+        "processes per machine, one for each GPU; auto: one, with executor=processes or ray all GPUs of this machine",
         PLACEMENT,
         low=1,
         choices=("auto",),
     )
-    executor: str = key("auto", "one process here, or Ray; auto: Ray for several processes", choices=EXECUTORS)
-    worker_timeout: float = key(1800, "Ray: time limit for one call of the workers, in seconds", above=0)
+    executor: str = key(
+        "auto",
+        "local: one process; processes: several on this machine; ray: on many machines; auto: what the number of "
+        "processes and machines needs",
+        choices=EXECUTORS,
+    )
+    processes_per_gpu: int = key(
+        1, "processes that share a GPU and divide its memory; more than one needs NCCL 2.30", low=1, high=16
+    )
+    worker_timeout: float = key(1800, "several processes: time limit for one call of the workers, in seconds", above=0)
     max_restarts: int = key(
         2,
         "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died",
@@ -109,11 +117,13 @@ class TrainerConfig(RunConfig, reader=SETUP):
     esi_redundant_time: float = key(
         0, "seconds kept back before a machine expires", inert="checkpoints are written by save_freq alone"
     )
-    ray_wait_register_center_timeout: int = key(300, "Ray: time limit for all processes to start, in seconds", low=1)
+    ray_wait_register_center_timeout: int = key(
+        300, "several processes: time limit for all of them to start, in seconds", low=1
+    )
 
 
 @dataclass
-class RayInitConfig(Keys, reader="controller/ray/group.py"):
+class RayInitConfig(Keys, reader="controller/ray/__init__.py"):
     """How Ray is started or found."""
 
     num_cpus: int | None = key(

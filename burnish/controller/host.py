@@ -1,7 +1,7 @@
 """WorkerHost: what runs in a worker process. It holds the workers of all roles of its place and computes for them.
 
-The executor (ray/) makes it an actor. Jobs of the controller run one after another, in the order they were given out,
-on the thread `compute`; calls of peers run, many at once, on the event loop, which never computes itself.
+The executor says how it is reached (cluster.py). Jobs of the controller run one after another, in the order they were
+given out, on the thread `compute`; calls of peers run, many at once, on the event loop, which never computes itself.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ from burnish.controller.worker_status import NO_CALL, WorkerStatus
 from burnish.errors import BurnishError, WorkerError
 from burnish.tracking.watchdog import Watchdog
 from burnish.user_code import import_libraries
+
+INLINE = 50_000  # bytes of arguments, and of each tensor of a result, that travel with the call; Ray takes up to 100 KB
 
 
 class WorkerReply(NamedTuple):
@@ -74,7 +76,7 @@ class WorkerHost:
         return list(parts)
 
     def keep(self, memory: np.ndarray) -> Any:
-        """What an answer carries of a tensor's memory: itself, or where it is."""
+        """What an answer carries of a large tensor's memory: itself, or where it is."""
         return memory
 
     async def address(self) -> Address:
@@ -122,7 +124,8 @@ class WorkerHost:
         try:
             result = getattr(self, job)(*self._unpacked(what, parts))
             answer = self._packed(what, result if answers else None)
-            answer = answer._replace(memory=[self.keep(memory) for memory in answer.memory])
+            kept = [self.keep(memory) if memory.nbytes > INLINE else memory for memory in answer.memory]
+            answer = answer._replace(memory=kept)
         except BurnishError as error:
             answer = _failing(error)
         except SystemExit as error:  # would end this thread, and with it all later jobs
@@ -164,6 +167,8 @@ class WorkerHost:
         share_cores(self._surroundings, place.local_world_size)
         if device.type == "cuda":
             torch.cuda.set_device(device)
+            if self._surroundings.per_gpu > 1:
+                torch.cuda.set_per_process_memory_fraction(1 / self._surroundings.per_gpu)
         root = logging.getLogger()
         if place.rank == 0 and self._warnings not in root.handlers:
             root.addHandler(self._warnings)

@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -44,7 +45,16 @@ class Surroundings:
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     level: int = field(default_factory=lambda: logging.getLogger("burnish").getEffectiveLevel())
     libraries: Mapping[str, Any] = field(default_factory=dict)  # keys and values of `….external_lib`
+    per_gpu: int = 1  # processes that share a GPU
     threads: str | None = field(default_factory=lambda: os.environ.get("OMP_NUM_THREADS"))
+
+    @classmethod
+    def of(
+        cls, logs: Path | None, run: Path | None, libraries: Mapping[str, Any] | None, per_gpu: int = 1
+    ) -> "Surroundings":
+        """Those of this process. `logs` None: a temporary folder, which the caller removes."""
+        folder, said = logs or Path(tempfile.mkdtemp(prefix="burnish-logs-")), dict(libraries or {})
+        return cls(str(folder.absolute()), str(run.absolute()) if run else None, libraries=said, per_gpu=per_gpu)
 
 
 @dataclass(frozen=True)

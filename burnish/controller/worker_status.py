@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 SHOWN_WHOLE = 4  # late processes that a message shows whole
 NO_CALL = "no call"
+SILENT = "its process ended without a word: killed, crashed, or out of memory"
 
 
 class WorkerStatus(NamedTuple):
@@ -69,15 +70,15 @@ def reason(text: str) -> str:
     for before in ("The actor is dead because ", "Worker exit detail: "):
         text = text.partition(before)[2] or text
     if "connection error code 2" in text:  # all that Ray says when a process dies suddenly
-        return "its process ended without a word: killed, crashed, or out of memory"
+        return SILENT
     if "temporarily unavailable" in text:
         return "its process or its node cannot be reached any more"
     return text[-600:] if "creation task" in text else text[:600]  # a traceback ends with what it is about
 
 
-def no_room(hostname: str, text: str) -> str:
+def no_room(text: str) -> str:
     """Where something did not fit, and what helps."""
     return (
-        f"Ray's object store on {hostname}: {' '.join(text.split())[:300]}; lower data.train_batch_size, make room in "
-        "/dev/shm and on the disk of Ray's temporary folder, or start Ray with more --object-store-memory"
+        f"Ray's object store: {' '.join(text.split())[:300]}; lower data.train_batch_size, make room in /dev/shm and "
+        "on the disk of Ray's temporary folder, or start Ray with more --object-store-memory"
     )

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from burnish.config.fsdp import FSDPConfig
 from burnish.config.model import ModelConfig
 from burnish.engine.mesh import Mesh
 from burnish.engine.packing import PackedBatch, pack_rows
-from burnish.engine.sharding import run
+from burnish.engine.sharding import computes_in, reshard, run, shard
 from burnish.errors import ConfigError, ModelError
+from burnish.models import llama
 from burnish.models.backbones import FusedBackbone, PaddedBackbone, backbone_for
 from burnish.models.ulysses import KEY, Ulysses
 from burnish.ops.linear_log_probs import linear_log_probs
@@ -43,19 +45,32 @@ SOFTCAP, FACTORS, DIVISOR = "final_logit_softcapping", ("logit_scale", "lm_head_
 
 
 class Forward:
-    """How one module is run. `config` says whether packed (`use_remove_padding`) and fused (`use_fused_kernels`). Make
-    it before the module is sharded over a `mesh`: layers then run one by one, as FSDP2 gathers their weights."""
+    """How one module is run. `config` says whether packed (`use_remove_padding`) and fused (`use_fused_kernels`). Over
+    a `mesh` the module is sharded as `fsdp` says, and FSDP2 gathers the weights of each layer as it runs."""
 
-    def __init__(self, module: "PreTrainedModel", config: ModelConfig | None = None, *, mesh: Mesh | None = None):
+    def __init__(
+        self,
+        module: "PreTrainedModel",
+        config: ModelConfig | None = None,
+        *,
+        fsdp: FSDPConfig | None = None,
+        mesh: Mesh | None = None,
+    ):
         config = config or ModelConfig()
-        self.module = module
+        self.module, kind = module, type(module).__name__  # FSDP2 gives it another class
         self.ulysses = Ulysses(mesh.ulysses) if mesh is not None and mesh.ulysses is not None else None
-        self.backbone, unpacked = backbone_for(module, config, by_layers=mesh is not None, ulysses=self.ulysses)
+        unfused = llama.problem(module.get_decoder())  # before FSDP2 has hooks in it
+        if mesh is not None:
+            shard(module, mesh, fsdp or FSDPConfig())
+        self.backbone, unpacked = backbone_for(module, config, unfused, run=run if mesh else None, ulysses=self.ulysses)
+        if mesh is not None:
+            reshard(module)  # what was gathered to try
         if unpacked:
-            log.warning("%s is run with padding: %s", type(module).__name__, unpacked)
+            log.warning("%s is run with padding: %s", kind, unpacked)
         self.is_packed = not isinstance(self.backbone, PaddedBackbone)
         way = {PaddedBackbone: "padded", FusedBackbone: "packed and fused"}.get(type(self.backbone), "packed")
-        log.info("%s in %s: %s passes", type(module).__name__, str(module.dtype).removeprefix("torch."), way)
+        dtype = module.dtype if mesh is None else computes_in(module)
+        log.info("%s in %s: %s passes", kind, str(dtype).removeprefix("torch."), way)
         self.fuses_head = config.use_fused_kernels is not False
 
     def log_probs(

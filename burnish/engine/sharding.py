@@ -1,8 +1,9 @@
 """A module whose weights are spread over the processes of a mesh, by FSDP2.
 
 After `shard` each parameter is a `DTensor` of which this process holds a slice of its rows, in float32 where it is
-trained: that slice is the master which the optimiser steps on. FSDP2 gathers weights in hooks of `forward`; passes of
-burnish call parts of a module directly, so they go through `run`, which has the hooks of the whole around it.
+trained: that slice is the master which the optimiser steps on. Of weights that are mapped from their files
+(`models/loading.py`) no other rows are read. FSDP2 gathers weights in hooks of `forward`; passes of burnish compute
+with parts of a module directly, so they go through `run`, which has the hooks of that part around it.
 """
 
 import itertools
@@ -27,13 +28,14 @@ from torch.distributed.tensor import DTensor
 from burnish.config.fsdp import FSDPConfig
 from burnish.engine.mesh import Mesh
 from burnish.errors import ConfigError
+from burnish.models.loading import COMPUTE_TYPE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 T = TypeVar("T")
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name since torch 2.13
-HOOKED = "run_hooked"  # the method of a sharded module that has FSDP2's hooks around it
+HOOKED = "run_hooked"  # the method of a sharded module, and of its layers, that has FSDP2's hooks around it
 CHUNK = 2**22  # elements of a checksum at a time
 FACTOR = 0x2545F4914F6CDD1D  # odd, so that every place has another factor
 BUCKET_BYTES = 256 * 2**20  # of whole weights that exist at a time next to the model
@@ -48,18 +50,19 @@ class Slice:
     shape: tuple[int, ...]
 
 
-def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torch.dtype) -> None:
-    """Spread the weights of `module` over the mesh, layer by layer; it computes in `compute`, sums in float32.
+def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig) -> None:
+    """Spread the weights of `module` over the mesh, layer by layer; it computes in their type, and sums in float32.
     Gradients are added up over processes, never averaged: losses are divided by counts of the whole mini-batch."""
     # Some models of transformers keep weights in float32 next to others (`_keep_in_fp32_modules`); FSDP2 has one type
     # for all that it gathers. Buffers it leaves as they are.
-    if own := [name for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != compute]:
-        dtype = str(compute).removeprefix("torch.")
+    if own := [name for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != module.dtype]:
+        dtype = str(module.dtype).removeprefix("torch.")
         raise ConfigError(
             f"{type(module).__name__} in {dtype} keeps {len(own)} of its weights in another type, such as {own[0]} in "
             f"{str(module.get_parameter(own[0]).dtype).removeprefix('torch.')}, and several processes would compute "
             f"with them in {dtype}. Set its model.dtype=float32, or run it in one process"
         )
+    compute: torch.dtype = getattr(module, COMPUTE_TYPE, module.dtype)
     keeps: OffloadPolicy = OffloadPolicy()
     if fsdp.offload_policy:
         keeps = CPUOffloadPolicy(pin_memory=mesh.devices.device_type == "cuda")
@@ -68,26 +71,28 @@ def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torc
     lists = {name: part for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part) > 0}
     outer = [part for name, part in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
     layers: list[nn.Module] = list(max(outer, key=len, default=()))
-    how: dict[str, Any] = {"mesh": mesh.devices, "mp_policy": policy, "offload_policy": keeps}
+    rows = _without_memory(module, mesh, compute)
     for layer in layers:
-        _widen(layer)
-        fully_shard(layer, reshard_after_forward=fsdp.reshard_after_forward, **how)
-    _widen(module)
-    fully_shard(module, **how)
-    parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        fully_shard(
+            layer, mesh=mesh.devices, mp_policy=policy, offload_policy=keeps,
+            reshard_after_forward=fsdp.reshard_after_forward,
+        )  # fmt: skip
+    fully_shard(module, mesh=mesh.devices, mp_policy=policy, offload_policy=keeps)
+    _fill(module, rows, compute, "cpu" if fsdp.offload_policy else mesh.devices.device_type)
+    parts: list[Any] = [*layers, module]
     for part in parts:
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)  # gloo has no other; the factor of 1 costs nothing
+        setattr(part, HOOKED, types.MethodType(lambda _part, function, *args: function(*args), part))
+        register_fsdp_forward_method(part, HOOKED)
     if fsdp.forward_prefetch:
         for layer, following in itertools.pairwise(layers):
             layer.set_modules_to_forward_prefetch([following])  # type: ignore[operator]
-    setattr(module, HOOKED, types.MethodType(lambda _module, function, *args: function(*args), module))
-    register_fsdp_forward_method(module, HOOKED)
 
 
 def run(module: nn.Module, function: Callable[..., T], *args: Any) -> T:
-    """Call a function that computes with parts of `module`; its weights are whole meanwhile, and what comes out leads
-    gradients back to their shards. A module that is not sharded needs nothing."""
+    """Call a function that computes with `module`, the whole or one of its layers; the weights are whole meanwhile, but
+    for those of layers inside. What comes out leads gradients back to shards. A module not sharded needs nothing."""
     if not isinstance(module, FSDPModule):
         return function(*args)
     hooked: Callable[..., T] = getattr(module, HOOKED)
@@ -188,8 +193,34 @@ def _whole(tensor: Tensor, held: Slice, mesh: Mesh | None, dtype: torch.dtype | 
     return gathered[: held.shape[0]]
 
 
-def _widen(module: nn.Module) -> None:
-    """Float32 for what is trained; layer by layer, so that all of it in float32 is never here."""
-    for parameter in module.parameters():
-        if parameter.requires_grad and not isinstance(parameter, DTensor):
-            parameter.data = parameter.data.float()
+def _without_memory(module: nn.Module, mesh: Mesh, compute: torch.dtype) -> dict[str, Tensor]:
+    """Parameters that FSDP2 makes shards of without reading them, in float32 where they are trained and else `compute`;
+    returns, by name, the rows of the former ones that are this process's."""
+    former = dict(module.named_parameters())
+    rows = {name: former[name].detach()[held.start : held.stop] for name, held in slices_of(former, mesh).items()}
+    made = {
+        id(parameter): nn.Parameter(
+            torch.empty_like(parameter, device="meta", dtype=torch.float32 if parameter.requires_grad else compute),
+            requires_grad=parameter.requires_grad,
+        )
+        for parameter in former.values()
+    }
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+            part.register_parameter(name, made[id(parameter)])  # tied ones stay tied
+    return rows
+
+
+@torch.no_grad()
+def _fill(module: nn.Module, rows: dict[str, Tensor], compute: torch.dtype, device: str) -> None:
+    """Give the slices their memory, and their rows as values of the type `compute`."""
+    waiting = {id(parameter): rows.pop(name) for name, parameter in module.named_parameters()}
+
+    def filled(tensor: Tensor) -> Tensor:
+        if (mine := waiting.pop(id(tensor), None)) is None:  # a buffer, or a tied parameter that is filled already
+            return tensor
+        tensor = torch.empty_like(tensor, device=device)
+        local(tensor).copy_(mine.to(compute))
+        return tensor
+
+    module._apply(filled)  # which FSDP2 follows

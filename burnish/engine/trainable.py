@@ -25,7 +25,7 @@ from burnish.engine.mesh import Mesh
 from burnish.engine.offload import HostState, activation_offload, moves_state
 from burnish.engine.optim import clip_gradients, learning_rate, make_optimizer
 from burnish.engine.retry import attempts
-from burnish.engine.sharding import local, reshard, shard, slices_of
+from burnish.engine.sharding import local, reshard, slices_of
 from burnish.protocol import DataProto
 
 if TYPE_CHECKING:
@@ -76,10 +76,7 @@ def frozen(
     module: "PreTrainedModel", model: ModelConfig, fsdp: FSDPConfig | None = None, mesh: Mesh | None = None
 ) -> Forward:
     """How a module that is not trained is run: spread over the mesh where there is one, in the type it comes in."""
-    forward = Forward(module.requires_grad_(False).eval(), model, mesh=mesh)
-    if mesh is not None:
-        shard(module, mesh, fsdp or FSDPConfig(), module.dtype)
-    return forward
+    return Forward(module.requires_grad_(False).eval(), model, fsdp=fsdp, mesh=mesh)
 
 
 class Trainable:
@@ -104,9 +101,7 @@ class Trainable:
         self.moves_state = moves_state(fsdp, is_sharded=mesh is not None)
         self.device, self.mesh = torch.device(device), mesh
         self.module = module if mesh else nn.Module.to(module, device)  # in place; HF types its own `to` wrongly
-        self.forward = Forward(self.module, model, mesh=mesh)
-        if mesh is not None:
-            shard(self.module, mesh, fsdp or FSDPConfig(), module.dtype)
+        self.forward = Forward(self.module, model, fsdp=fsdp, mesh=mesh)
         self.grad_clip = grad_clip
         self.step = 0
         self.learning_rate = learning_rate(optim, total_steps)

@@ -22,8 +22,9 @@ from burnish.errors import ConfigError
 from burnish.literal import print_text
 
 HELP = ("-h", "--help")
-PLAN = "--plan              print the derived batch sizes and the memory they take, and stop"
-COUNT = "--plan              print how many examples, tokens and steps there are, and stop"
+GPU_MEMORY = "\n  --gpu-memory GIB    with --plan: for GPUs of this size, such as 80, not the device that is here"
+PLAN = "--plan              print the derived batch sizes and the memory they take, and stop" + GPU_MEMORY
+COUNT = "--plan              print the number of examples, tokens and steps, and the memory, and stop" + GPU_MEMORY
 MODEL = "model.path=Qwen/Qwen2.5-0.5B-Instruct"
 ALL = "all"
 FIRST = {  # the keys of `burnish ppo` that one needs, in words as short as those of the overview

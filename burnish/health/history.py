@@ -14,7 +14,7 @@ from typing import Any
 from burnish.literal import one_line
 
 RECENT, WHOLE, NAMES = 64, 256, 256  # values of a metric, points of its course, metrics
-SCORE = "critic/score/mean"
+SCORE, LOSS = "critic/score/mean", "train/loss"
 SHOWN = 60  # characters at the end of a response
 
 
@@ -91,6 +91,11 @@ class History:
             for row in rows
         ]
 
+    @property
+    def optimiser(self) -> str:
+        """The section of the policy's optimiser, or of the one model that `burnish sft` and `burnish rm` train."""
+        return "optim" if self.key("actor_rollout_ref") is None else "actor_rollout_ref.actor.optim"
+
     def key(self, name: str, default: Any = None) -> Any:
         value: Any = self.keys
         for part in name.split("."):
@@ -111,6 +116,35 @@ def noise(values: Sequence[float]) -> float:
     """The standard deviation from one value to the next, whatever their trend, and a few jumps."""
     apart = sorted(abs(after - before) for before, after in pairwise(values))
     return 1.4826 / math.sqrt(2) * apart[len(apart) // 2] if apart else 0.0
+
+
+@dataclass(frozen=True)
+class Fall:
+    """From a peak: means of a few points."""
+
+    step: int  # the last of the peak's
+    first: float
+    top: float
+    now: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Back to where it began, or below."""
+        return self.now <= self.first + 0.2 * max(self.top - self.first, 0.0)
+
+
+def fall(points: Sequence[tuple[int, float]], window: int = 5) -> Fall | None:
+    """Whether values rose, and fell by more than their noise and a quarter of what they are or rose by."""
+    if len(points) < 3 * window:
+        return None
+    values = [value for _, value in points]
+    smooth = [mean(values[i - window : i]) for i in range(window, len(values) + 1)]
+    peak = max(range(len(smooth)), key=smooth.__getitem__)
+    top, now = smooth[peak], smooth[-1]
+    unsure = 4 * noise(values) * math.sqrt(2 / window)
+    if top - now <= unsure or top - now < 0.25 * max(abs(top), top - min(smooth)) or len(smooth) - 1 - peak < window:
+        return None
+    return Fall(points[peak + window - 1][0], smooth[0], top, now)
 
 
 def has_moved(values: Sequence[float]) -> bool:

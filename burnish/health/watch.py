@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from burnish.health.history import SCORE, History, mean, noise
+from burnish.health.history import LOSS, SCORE, History, mean, noise
 from burnish.health.rule import BROKEN, SEVERITIES, Finding, Rule, all_rules
 
 log = logging.getLogger(__name__)
 
 LATELY = 10  # steps; a finding not seen for longer is over
-ENOUGH = 12  # points of the reward that a verdict needs
+ENOUGH = 12  # points of the reward or loss that a verdict needs
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Health:
     ):
         self.rules = dict(all_rules() if rules is None else rules)
         watched = {name for rule in self.rules.values() for name in rule.watches}
-        self.history = History(keys, watched | {SCORE}, samples)
+        self.history = History(keys, watched | {SCORE, LOSS}, samples)
         self.found: dict[str, Found] = {}
 
     def observe(self, metrics: Mapping[str, float], step: int) -> list[Found]:
@@ -95,15 +95,15 @@ class Health:
         return "\n".join(lines)
 
     def _learned(self) -> str:
-        points = self.history.points(SCORE)
-        values = [value for _, value in points]
+        name, what = (SCORE, "mean reward") if self.history.points(SCORE) else (LOSS, "training loss")
+        values = [value for _, value in self.history.points(name)]
         if len(values) < ENOUGH:
             return f"{self.history.step} steps are too few to say whether it learned"
         part = len(values) // 4
         first, last = mean(values[:part]), mean(values[-part:])
-        rose = last - first > 3 * noise(values) * math.sqrt(2 / part)
-        said = "learned" if rose else "did not learn"
-        return f"{said}: mean reward {first:.3g} in the first quarter, {last:.3g} in the last"
+        gained = last - first if name == SCORE else first - last
+        said = "learned" if gained > 3 * noise(values) * math.sqrt(2 / part) else "did not learn"
+        return f"{said}: {what} {first:.3g} in the first quarter, {last:.3g} in the last"
 
 
 def _rank(finding: Finding) -> int:

@@ -1,11 +1,14 @@
 """From tokens to hidden states in training: the three ways through a model, with the same call; `backbone_for` picks.
 
 `FusedBackbone` does the arithmetic of Llama-shaped models (llama.py) by hand on the module's own parameters.
-`PackedBackbone` calls the module with a packed line, or with a slice of one that processes share (`models/ulysses.py`).
+`PackedBackbone` calls the module with a packed line.
 `PaddedBackbone` gives every sequence its own row, padded on the right.
+
+The first two also take a slice of a line that processes share (`models/ulysses.py`).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +20,7 @@ from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError
 from burnish.models import llama
 from burnish.models.attention import line_inputs, packing_problem
-from burnish.models.ulysses import KEY, Ulysses
+from burnish.models.ulysses import KEY, Ulysses, heads_problem
 from burnish.ops.rms_norm import add_rms_norm
 from burnish.ops.rotary import rotary, signed
 from burnish.ops.swiglu import swiglu
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 
 # Hidden states (T, C) of a packed line, from ids and positions (T,); those of a slice where lines are shared.
 Backbone = Callable[[Tensor, Tensor, Sequences], Tensor]
+
+# Takes a part of a model, a function that computes with it and its arguments; weights are whole while it is called.
+Run = Callable[..., Any]
 
 
 class PackedBackbone:
@@ -60,65 +66,89 @@ class PaddedBackbone:
 
 
 def backbone_for(
-    module: "PreTrainedModel", config: ModelConfig, *, by_layers: bool = False, ulysses: Ulysses | None = None
+    module: "PreTrainedModel",
+    config: ModelConfig,
+    unfused: str | None,
+    *,
+    run: Run | None = None,
+    ulysses: Ulysses | None = None,
 ) -> tuple[Backbone, str | None]:
     """The way through `module` that the keys ask for and the model takes, and why it is not packed where it is not.
-    With `by_layers`, which `ulysses` needs, each layer is called separately: its weights are whole only then."""
+    `unfused` is why it cannot be fused (`llama.problem`). With `run`, weights are whole only inside of that."""
     backbone, embeddings = module.get_decoder(), module.get_input_embeddings()
     if getattr(embeddings, "padding_idx", None) is not None:
         # transformers gives no gradient to the row of the padding token, which often is the end of sequence as well.
         # Padding is recognised by masks here and gets none anyway.
         embeddings.padding_idx = None
-    unfused = llama.problem(backbone)
     if not config.use_remove_padding:
         unfused = "fused kernels take packed sequences, use_remove_padding=True"
-    if by_layers:
-        unfused = "they read the weights of all layers, and these are sharded over several processes"
     if config.use_fused_kernels is True and unfused:
         raise ConfigError(f"model.use_fused_kernels=True: {unfused}; leave the key out to have them where they fit")
-    if ulysses is not None:
-        asked = f"{KEY}={ulysses.size}"
-        if not config.use_remove_padding:
-            raise ConfigError(f"{asked} needs model.use_remove_padding=True: processes share unpadded sequences")
-        if problem := packing_problem(backbone, ulysses.size):
-            raise ConfigError(f"{asked} for {type(module).__name__}: {problem}; 1 fits every model")
-        return PackedBackbone(backbone, ulysses), None
-    if config.use_fused_kernels is not False and unfused is None:
-        return FusedBackbone(backbone), None
-    if not config.use_remove_padding:
-        return PaddedBackbone(backbone), None
-    if problem := packing_problem(backbone):
+    is_fused = config.use_fused_kernels is not False and unfused is None
+    if ulysses is not None and not config.use_remove_padding:
+        raise ConfigError(
+            f"{KEY}={ulysses.size} needs model.use_remove_padding=True: processes share unpadded sequences"
+        )
+    problem: str | None = None
+    size = ulysses.size if ulysses else 1
+    if is_fused:
+        problem = heads_problem(backbone.config.num_attention_heads, size)
+    elif config.use_remove_padding:
+        with torch.no_grad():
+            trial = partial(packing_problem, backbone, size)
+            problem = trial() if run is None else run(module, trial)
+    if ulysses is not None and problem:
+        kind = type(module).__name__.removeprefix("FSDP")  # FSDP2 gives a module another class
+        raise ConfigError(f"{KEY}={size} for {kind}: {problem}; 1 fits every model")
+    if is_fused:
+        return FusedBackbone(backbone, run=run, ulysses=ulysses), None
+    if problem or not config.use_remove_padding:
         return PaddedBackbone(backbone), problem
-    return PackedBackbone(backbone), None
+    return PackedBackbone(backbone, ulysses), None
 
 
 class FusedBackbone:
     """Hidden states (T, C) after the last norm, of a backbone without a `llama.problem`. Gradient checkpointing follows
     the module: where it is on and the module trains, layers run again in the backward pass."""
 
-    def __init__(self, backbone: "PreTrainedModel") -> None:
-        self.backbone = backbone
-        self.layers = llama.layers(backbone, llama.Projection)
-        for layer in self.layers:  # now, before anybody else notes where the parameters are
+    def __init__(self, backbone: "PreTrainedModel", *, run: Run | None = None, ulysses: Ulysses | None = None) -> None:
+        self.backbone, self.ulysses = backbone, ulysses
+        self.layers: list[Callable[..., tuple[Tensor, Tensor]]]
+        if run is not None:  # what parameters a layer has is known while it runs
+            self.layers = [
+                partial(run, layer, partial(_run_numbered, backbone, number))
+                for number, layer in enumerate(backbone.layers)
+            ]
+            return
+        layers = llama.layers(backbone, llama.Projection)
+        for layer in layers:  # now, before anybody else notes where the parameters are
             layer.qkv.merge()
             layer.gate_up.merge()
+        self.layers = [partial(_run_layer, layer) for layer in layers]
 
     def __call__(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> Tensor:
-        backbone = self.backbone
+        backbone, attention = self.backbone, varlen_attention
+        if self.ulysses is not None:
+            ids, positions, sequences = self.ulysses.slice_of(ids, positions, sequences)
+            attention = self.ulysses.attention
         is_checkpointed = backbone.is_gradient_checkpointing and backbone.training and torch.is_grad_enabled()
         states: Tensor = F.embedding(ids, backbone.embed_tokens.weight)  # (T, C)
         cos, sin = backbone.rotary_emb(states, positions[None])  # (1, T, D)
-        where = cos[0], signed(sin[0]), sequences
+        shared = cos[0], signed(sin[0]), partial(attention, sequences=sequences)
         residual: Tensor | None = None
         for layer in self.layers:
             if is_checkpointed:
                 states, residual = checkpoint(
-                    _run_layer, layer, states, residual, *where, use_reentrant=False, preserve_rng_state=False
+                    layer, states, residual, *shared, use_reentrant=False, preserve_rng_state=False
                 )
             else:
-                states, residual = _run_layer(layer, states, residual, *where)
+                states, residual = layer(states, residual, *shared)
         normed, _ = add_rms_norm(states, backbone.norm.weight, backbone.norm.variance_epsilon, residual)
         return normed
+
+
+def _run_numbered(backbone: "PreTrainedModel", number: int, *args: Any) -> tuple[Tensor, Tensor]:
+    return _run_layer(llama.layer_of(backbone, number, llama.Projection), *args)
 
 
 def _run_layer(
@@ -127,7 +157,7 @@ def _run_layer(
     residual: Tensor | None,
     cos: Tensor,
     sin: Tensor,
-    sequences: Sequences,
+    attention: Callable[..., Tensor],
 ) -> tuple[Tensor, Tensor]:
     """What the layer adds to the residual stream, and the stream before it: two parts that the next norm sums."""
     normed, residual = add_rms_norm(states, layer.input_norm, layer.input_eps, residual)
@@ -135,7 +165,7 @@ def _run_layer(
         project(normed, layer.qkv), cos, sin,
         heads=layer.heads, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=layer.head_eps,
     )  # fmt: skip
-    mixed = varlen_attention(query, key, value, sequences, scale=layer.scale, window=layer.window)  # (T, H, D)
+    mixed = attention(query, key, value, scale=layer.scale, window=layer.window)  # (T, H, D)
     states = project(mixed.flatten(1), layer.o)
     normed, residual = add_rms_norm(states, layer.mlp_norm, layer.mlp_eps, residual)
     return project(swiglu(project(normed, layer.gate_up)), layer.down), residual
@@ -146,8 +176,7 @@ def project(x: Tensor, projection: llama.Projection) -> Tensor:
     if len(projection.bases) == 1:
         out = F.linear(x, projection.bases[0].weight, projection.bases[0].bias)
     else:
-        weights, biases = projection.weights, projection.biases
-        out = _Merged.apply(x, *projection.merged(), len(weights), *weights, *biases)
+        out = _Merged.apply(x, len(projection.weights), *projection.weights, *projection.biases)
     if projection.has_adapter:
         added = [(part.columns, F.linear(F.linear(x, part.a), part.b) * part.scale) for part in projection.low_rank()]
         for columns, update in added:
@@ -171,24 +200,26 @@ class _AddColumns(torch.autograd.Function):
 
 
 class _Merged(torch.autograd.Function):
-    """A linear layer over a merged weight (and bias), whose gradients go to the parameters that it is merged of."""
+    """A linear layer over weights one below the other, and their biases or none. What it keeps for the backward pass
+    are the weights themselves, whose memory FSDP2 may free meanwhile, and no copy of them."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, count: int, *parameters: Tensor) -> Tensor:
-        """`parameters` are the `count` weights, then their biases or none."""
-        ctx.save_for_backward(x if any(ctx.needs_input_grad[4:]) else None, weight)  # frozen weights ask for no x
+    def forward(ctx: Any, x: Tensor, count: int, *parameters: Tensor) -> Tensor:
+        """`parameters` are the `count` weights, then the biases."""
+        weights, biases = parameters[:count], parameters[count:]
+        ctx.save_for_backward(x if any(ctx.needs_input_grad[2:]) else None, *weights)  # frozen weights ask for no x
         ctx.count, ctx.rows = count, [len(parameter) for parameter in parameters]
-        return F.linear(x, weight, bias)
+        return F.linear(x, llama.stacked(weights), llama.stacked(biases) if biases else None)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        x, *weights = ctx.saved_tensors
         out, count, rows = gradients[0], ctx.count, ctx.rows
-        needs_x, _, _, _, *needs = ctx.needs_input_grad
+        needs_x, _, *needs = ctx.needs_input_grad
         for_weights: Sequence[Tensor | None] = [None] * count
         for_biases: Sequence[Tensor | None] = [None] * (len(rows) - count)
         if any(needs[:count]):
             for_weights = (out.T @ x).split(rows[:count])
         if any(needs[count:]):
             for_biases = out.sum(0).split(rows[count:])
-        return out @ weight if needs_x else None, None, None, None, *for_weights, *for_biases
+        return out @ llama.stacked(weights) if needs_x else None, None, *for_weights, *for_biases

@@ -14,11 +14,11 @@ DEVICES = ("auto", "cuda", "cpu")
 BFLOAT16 = (8, 0)  # the first generation of GPUs that computes in it
 
 
-def memory_of(device: "torch.device") -> int | None:
-    """Bytes of a GPU; None for a CPU, whose memory is that of the machine."""
+def memory_of(device: "torch.device", processes: int = 1) -> int | None:
+    """Bytes of a GPU for each of the processes that share it; None for a CPU, whose memory is that of the machine."""
     import torch
 
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    return torch.cuda.get_device_properties(device).total_memory // processes if device.type == "cuda" else None
 
 
 def measured_memory(device: "torch.device") -> str:
@@ -33,13 +33,16 @@ def measured_memory(device: "torch.device") -> str:
     return f"measured were at most {gib[0]} in tensors; this process holds {gib[1]}, others {gib[2]} of {gib[3]}"
 
 
-def dtype_on(device: "torch.device | str", dtype: str) -> str:
-    """The type of weights that is meant on a device: auto is bfloat16 where the hardware has it, else float32."""
+def dtype_on(device: "torch.device | str | None", dtype: str) -> str:
+    """The type of weights that is meant on a device: auto is bfloat16 where the hardware has it, else float32. None: a
+    GPU that is planned for and not here, which has it."""
     import torch
 
-    device = torch.device(device)
     if dtype != "auto":
         return dtype
+    if device is None:
+        return "bfloat16"
+    device = torch.device(device)
     has_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= BFLOAT16
     return "bfloat16" if has_it else "float32"
 

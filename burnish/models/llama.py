@@ -3,7 +3,7 @@
 
 Projections that read the same states become one product: `Projection.merge` moves their weights into one buffer and
 points the module's own Parameters at their rows of it. Whoever rebinds a parameter's memory afterwards (`module.to(…)`)
-cuts that tie.
+cuts that tie. Weights that are not in one buffer, such as those that FSDP2 has gathered, are copied for each product.
 """
 
 from collections import Counter
@@ -51,12 +51,6 @@ class Projection:
         """One weight and bias for all, which from now on are the memory of the layers' own parameters."""
         return _one_buffer(self.weights), _one_buffer(self.biases) if self.biases else None
 
-    def merged(self) -> tuple[Tensor, Tensor | None]:
-        """The weight and bias that `merge` has made; RuntimeError where somebody has rebound a parameter since."""
-        if not _one_below_the_other(self.weights) or not _one_below_the_other(self.biases):
-            raise RuntimeError("parameters were moved to other memory (module.to, assign=True) after they were merged")
-        return self.merge()
-
     def low_rank(self) -> Iterator[LowRank]:
         """What adapters add at this moment; nothing while they are off."""
         start = 0
@@ -103,42 +97,51 @@ def layers(
 ) -> list[DecoderLayer[P]]:
     """The layers of a backbone without a `problem`: `project` makes a projection of linear layers that read the same
     states, `weight` what is kept of a norm's own weight."""
-    kind, result = type(backbone).__name__, []
-    for layer in backbone.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        window = None  # the one that the HF attention of this class hands to its attention function
-        if kind != "LlamaModel":
-            window = backbone.config.sliding_window if kind == "MistralModel" else attention.sliding_window
-        result.append(
-            DecoderLayer(
-                input_norm=weight(layer.input_layernorm.weight),
-                input_eps=layer.input_layernorm.variance_epsilon,
-                qkv=project(*(getattr(attention, name) for name in QKV)),
-                heads=attention.q_proj.out_features // attention.head_dim,
-                q_norm=None if q_norm is None else weight(q_norm.weight),
-                k_norm=None if k_norm is None else weight(k_norm.weight),
-                head_eps=0.0 if q_norm is None else q_norm.variance_epsilon,
-                scale=attention.scaling,
-                window=window,
-                o=project(attention.o_proj),
-                mlp_norm=weight(layer.post_attention_layernorm.weight),
-                mlp_eps=layer.post_attention_layernorm.variance_epsilon,
-                gate_up=project(*(getattr(mlp, name) for name in GATE_UP)),
-                down=project(mlp.down_proj),
-            )
-        )
-    return result
+    return [layer_of(backbone, number, project, weight) for number in range(len(backbone.layers))]
+
+
+def layer_of(
+    backbone: "PreTrainedModel",
+    number: int,
+    project: Callable[..., P],
+    weight: Callable[[Tensor], Tensor] = lambda own: own,
+) -> DecoderLayer[P]:
+    """The layer of this number, with the parameters that it has now."""
+    layer = backbone.layers[number]
+    kind, attention, mlp = type(backbone).__name__, layer.self_attn, layer.mlp
+    q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+    window = None  # the one that the HF attention of this class hands to its attention function
+    if kind != "LlamaModel":
+        window = backbone.config.sliding_window if kind == "MistralModel" else attention.sliding_window
+    return DecoderLayer(
+        input_norm=weight(layer.input_layernorm.weight),
+        input_eps=layer.input_layernorm.variance_epsilon,
+        qkv=project(*(getattr(attention, name) for name in QKV)),
+        heads=attention.q_proj.out_features // attention.head_dim,
+        q_norm=None if q_norm is None else weight(q_norm.weight),
+        k_norm=None if k_norm is None else weight(k_norm.weight),
+        head_eps=0.0 if q_norm is None else q_norm.variance_epsilon,
+        scale=attention.scaling,
+        window=window,
+        o=project(attention.o_proj),
+        mlp_norm=weight(layer.post_attention_layernorm.weight),
+        mlp_eps=layer.post_attention_layernorm.variance_epsilon,
+        gate_up=project(*(getattr(mlp, name) for name in GATE_UP)),
+        down=project(mlp.down_proj),
+    )
+
+
+def stacked(parameters: Sequence[Tensor]) -> Tensor:
+    """Parameters of equal width, one below the other: where they are if they are so already, or a copy."""
+    if not _one_below_the_other(parameters):
+        return torch.cat([parameter.detach() for parameter in parameters])
+    first = parameters[0].detach()
+    return first.as_strided((sum(map(len, parameters)), *first.shape[1:]), first.stride())
 
 
 def _one_buffer(parameters: Sequence[Tensor]) -> Tensor:
-    """Parameters of equal width, one below the other: where they are already, or moved to a new buffer."""
-    rows = [len(parameter) for parameter in parameters]
-    if _one_below_the_other(parameters):
-        first = parameters[0].detach()
-        return first.as_strided((sum(rows), *first.shape[1:]), first.stride())
-    buffer = torch.cat([parameter.detach() for parameter in parameters])
-    for parameter, part in zip(parameters, buffer.split(rows), strict=True):
+    buffer = stacked(parameters)
+    for parameter, part in zip(parameters, buffer.split(list(map(len, parameters))), strict=True):
         parameter.data = part
     return buffer
 

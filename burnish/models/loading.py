@@ -1,10 +1,12 @@
 """Tokenizers, policies, value and reward models from a model folder, loaded with transformers.
 
 Modules have dropout off and every weight accounted for: one that the folder lacks is an error, never a silent random
-one, except for the head of a value model or of a reward model that is to be trained. torch and transformers are
+one, except for the head of a value model or of a reward model that is to be trained. On no device (None) weights are
+left in their files where that is possible, mapped: they are read when they are used. torch and transformers are
 imported inside the functions: `check_reward_model` needs none.
 """
 
+import copy
 import logging
 import threading
 from collections.abc import Iterator
@@ -40,6 +42,8 @@ _gate = threading.Lock()  # transformers sets defaults of the whole process whil
 ALIGNMENT = 64  # bytes: what torch's own memory has
 CLASSIFIER = "Classification"  # in the names of the architectures that have a head with labels
 HEADS = ("score.weight", "classifier.weight")  # the names of such a head
+STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # as safetensors writes them
+COMPUTE_TYPE = "compute_type"  # of a module whose mapped weights are of another one, until they are read
 LABELS_BY_DEFAULT = ("LABEL_0", "LABEL_1")  # transformers' own, which config.json leaves out
 
 
@@ -80,7 +84,7 @@ def read_tokenizer(folder: Path, trust_remote_code: bool = False) -> "PreTrained
 def load_causal_lm(
     path: str | Path,
     model_config: ModelConfig,
-    device: "str | torch.device" = "cpu",
+    device: "str | torch.device | None" = "cpu",
     dtype: str | None = None,
     *,
     seed: int = 0,
@@ -103,7 +107,7 @@ def load_causal_lm(
 def load_value_model(
     path: str | Path,
     model_config: ModelConfig,
-    device: "str | torch.device" = "cpu",
+    device: "str | torch.device | None" = "cpu",
     seed: int = 0,
     dtype: str | None = None,
 ) -> "PreTrainedModel":
@@ -148,7 +152,7 @@ def _adopt_head(folder: Path, loaded: LoadedModel) -> list[str]:
 def load_reward_model(
     path: str | Path,
     model_config: ModelConfig,
-    device: "str | torch.device" = "cpu",
+    device: "str | torch.device | None" = "cpu",
     *,
     pad_token_id: int | None = None,
     new_head_seed: int | None = None,
@@ -280,7 +284,7 @@ def _load(
     config: "PreTrainedConfig",
     model_config: ModelConfig,
     dtype: str | None,
-    device: "str | torch.device",
+    device: "str | torch.device | None",
 ) -> LoadedModel:
     """Without a `dtype` the weights get the one that config.json names."""
     import torch
@@ -289,16 +293,30 @@ def _load(
     if attention == "auto":  # None: sdpa, or eager where it has none. sdpa leaves out capped scores without a word
         capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
         attention = "eager" if capped else None
-    with _gate, reading(folder, "the model"), quiet_transformers(), torch.random.fork_rng():
-        module, info = auto_class.from_pretrained(
+    settings = {"attn_implementation": attention, "trust_remote_code": model_config.trust_remote_code}
+    wanted: Any = getattr(torch, dtype_on(device or "cpu", dtype)) if dtype else "auto"
+
+    def load(dtype: Any) -> tuple[Any, dict[str, Any]]:
+        return auto_class.from_pretrained(
             folder,
-            config=config,
-            dtype=getattr(torch, dtype_on(device, dtype)) if dtype else "auto",
-            attn_implementation=attention,
-            trust_remote_code=model_config.trust_remote_code,
+            config=copy.deepcopy(config),
+            dtype=dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # to name them below
+            **settings,
         )
+
+    with _gate, reading(folder, "the model"), quiet_transformers(), torch.random.fork_rng():
+        stored = _stored_type(folder) if device is None and not model_config.has_lora else None
+        module, info = load(stored or wanted)
+        if stored not in (None, wanted):
+            with torch.device("meta"):
+                meant = auto_class.from_config(copy.deepcopy(config), dtype=wanted, **settings)
+            if info["missing_keys"] or not _differ_in_weights_alone(module, meant):
+                module, info = load(wanted)
+            else:
+                setattr(module, COMPUTE_TYPE, wanted)
+                module.config.dtype = wanted
     if info["mismatched_keys"]:
         name, stored, expected = min(info["mismatched_keys"])
         raise ModelError(
@@ -306,6 +324,23 @@ def _load(
             f"{tuple(expected)} by the configuration ({len(info['mismatched_keys'])} such tensors)"
         )
     return LoadedModel(module, sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
+
+
+def _stored_type(folder: Path) -> "torch.dtype | None":
+    """The type of a folder's weights; None where they have several, or are no safetensors."""
+    import torch
+
+    found = {tensor.dtype for tensor in stored_tensors(safetensors_files(folder)).values()}
+    name = STORED_TYPES.get(found.pop()) if len(found) == 1 else None
+    return getattr(torch, name) if name else None
+
+
+def _differ_in_weights_alone(module: "PreTrainedModel", meant: "PreTrainedModel") -> bool:
+    """Whether of two modules, made in different types, buffers are the same, and no weight is kept in a type of its
+    own."""
+    types = [{name: buffer.dtype for name, buffer in one.named_buffers()} for one in (module, meant)]
+    kept = (getattr(module, name, None) for name in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"))
+    return types[0] == types[1] and not any(kept)
 
 
 def _initialise(module: "PreTrainedModel", names: list[str], seed: int) -> None:
@@ -322,7 +357,7 @@ def _initialise(module: "PreTrainedModel", names: list[str], seed: int) -> None:
 
 
 def _prepared(
-    module: "PreTrainedModel", model_config: ModelConfig, device: "str | torch.device", seed: int
+    module: "PreTrainedModel", model_config: ModelConfig, device: "str | torch.device | None", seed: int
 ) -> "PreTrainedModel":
     if model_config.has_lora:
         from burnish.models.lora import add_adapter
@@ -331,6 +366,8 @@ def _prepared(
     is_recomputed = model_config.enable_gradient_checkpointing is not False  # also where auto was decided by nobody
     if is_recomputed and module.supports_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if device is None:
+        return module
     module.to(device)
     for parameter in module.parameters():
         # Weights have any address in memory, as in their file, and a CPU's products may differ in the last bit by it:

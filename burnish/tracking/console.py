@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import rich
 from rich.console import Console, RenderableType
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from burnish.literal import one_line
 from burnish.tracking.base import Backend, RunFacts
+from burnish.tracking.batches import BatchLines, batch_in_words, clock, current_batch
 from burnish.waits import longest
 
 HEADING_EVERY = 20  # rows
@@ -22,6 +24,7 @@ WIDTH, GAP = 8, 2  # of a column, and before it
 BAR, REWARDS = 20, 24  # of the progress line: the bar and the sparkline, where there is room
 SPARKS = "▁▂▃▄▅▆▇█"
 LONG_WAIT_S = 5.0  # a wait is shown from then on
+GENERATES = ("engine", "worker")  # waits for what a batch's progress shows
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class ConsoleBackend(Backend):
         self._step = 0
         self._rewards: deque[float] = deque(maxlen=REWARDS)
         self._live: Live | None = None
+        self._lines = BatchLines(partial(current_batch, facts.folder), self._print)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self._pace.reached(step, metrics)
@@ -76,8 +80,11 @@ class ConsoleBackend(Backend):
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def begin(self) -> None:
-        """The progress line is there from now on: what is waited for before the first step is shown too."""
-        if self._is_drawn and self._live is None:
+        """The progress line is there from now on: what is waited for before the first step is shown too. Elsewhere
+        than on a terminal, batches that take long have lines of their own."""
+        if not self._is_drawn:
+            self._lines.start()
+        elif self._live is None:
             self._live = Live(get_renderable=self._progress, console=self.console, refresh_per_second=2)
             self._live.start()
 
@@ -94,6 +101,7 @@ class ConsoleBackend(Backend):
             self._live.refresh()
 
     def close(self, failed: bool = False) -> None:
+        self._lines.stop()
         live, self._live = self._live, None
         if live is not None:
             live.stop()
@@ -131,7 +139,10 @@ class ConsoleBackend(Backend):
         words = [f"step {self._pace.count(self._step)}"]
         if left is not None:
             words.append(f"{clock(left)} left" if left > 0 else f"{clock(self._pace.elapsed())} in all")
-        words += [one_line(f"waiting {wait.age:.0f} s for {wait}") for wait in longest(1) if wait.age >= LONG_WAIT_S]
+        batch = current_batch(self.facts.folder)
+        words += [batch_in_words(batch)] if batch else []
+        waits = [wait for wait in longest() if batch is None or wait.kind not in GENERATES][:1]
+        words += [one_line(f"waiting {wait.age:.0f} s for {wait}") for wait in waits if wait.age >= LONG_WAIT_S]
         bar = min(BAR, self.console.width // 4) if total else 0
         room = self.console.width - bar - 2  # a blank after the bar, and the last column stays free
         text = " · ".join(words)
@@ -181,13 +192,6 @@ class Pace:
 
     def count(self, step: int) -> str:
         return f"{step}/{self.total}" if self.total else str(step)
-
-
-def clock(seconds: float) -> str:
-    """85 → 01:25, 3700 → 1:01:40."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
 def sparkline(values: list[float]) -> str:

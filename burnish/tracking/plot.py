@@ -4,6 +4,7 @@ Draws with matplotlib's Agg canvas directly: no display is needed and no global 
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,12 @@ def _read(folder: str | Path) -> list[dict[str, float]]:
 
 
 def _draw(axes: Any, steps: list[float], values: list[float], name: str, is_alone: bool) -> None:
-    """The points, faint, with a moving average where there are many."""
-    if len(values) <= SMOOTH:
+    """The points, faint, with a moving average where there are many; not where they are far apart, as validations."""
+    windows = [values[bisect_right(steps, step - SMOOTH) : i + 1] for i, step in enumerate(steps)]
+    if len(values) <= SMOOTH or max(map(len, windows)) == 1:
         marker = "o" if len(values) == 1 else None
         axes.plot(steps, values, linewidth=2, marker=marker, label=name or None, color=INK if is_alone else None)
         return
-    windows = [values[max(0, i - SMOOTH + 1) : i + 1] for i in range(len(values))]
     means = [sum(window) / len(window) for window in windows]
     labels = ("each step", f"mean of {SMOOTH} steps") if is_alone else (None, name)
     (points,) = axes.plot(steps, values, linewidth=1, label=labels[0], color=FAINT if is_alone else None)

@@ -13,12 +13,13 @@ from typing import Any
 
 from burnish.errors import ConfigError
 from burnish.literal import one_line
+from burnish.tracking.batches import batch_in_words, read_batches
 from burnish.tracking.console import COLUMNS
 from burnish.tracking.failure import ERROR_FILE, read_failure
 from burnish.tracking.jsonl import METRICS_FILE, last_lines
 from burnish.tracking.lock import LOCK_FILE, holder
 from burnish.tracking.watchdog import EARLY, STACKS, STATUS
-from burnish.waits import limit_in_words
+from burnish.waits import BatchProgress, limit_in_words
 
 CONTROLLER = "controller"
 SILENT_S = 15.0  # without a new status, which comes every five seconds
@@ -42,6 +43,7 @@ class RunProcess:
     counts: dict[str, int]
     waits: list[dict[str, Any]]
     host: str = ""
+    batches: list[BatchProgress] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -211,9 +213,10 @@ def _process(one: dict[str, Any], now: float) -> RunProcess:
         }
         for wait in one["waits"]
     ]  # fmt: skip
+    batches = read_batches(one.get("batches", []))
     where, counts = f"pid {one['pid']} on {one['host']}", {str(kind): int(n) for kind, n in one["counts"].items()}
     silent_s = max(0.0, now - float(one["time"]))
-    return RunProcess(str(one["name"]), where, silent_s, int(one["late"]), counts, waits, str(one["host"]))
+    return RunProcess(str(one["name"]), where, silent_s, int(one["late"]), counts, waits, str(one["host"]), batches)
 
 
 def as_text(status: RunStatus) -> str:
@@ -296,6 +299,7 @@ def _process_lines(process: RunProcess, is_over: bool) -> list[str]:
         f"  {one_line(process.name)} ({one_line(process.where)}{silent}{late}): "
         + (f"waits: {waits}" if waits else "no waits")
     ]
+    lines += [f"    {one_line(batch_in_words(batch))}" for batch in ([] if is_over else process.batches)]
     for wait in process.waits[:WAITS]:
         age = wait["age"] + (0.0 if is_over else process.silent_s)
         subject, owner = _cut(wait["subject"], SUBJECT), _cut(wait["owner"], OWNER)

@@ -242,6 +242,7 @@ class Watchdog:
             "name": self.name, "pid": os.getpid(), "host": socket.gethostname(), "started": self._started,
             "time": time.time(), "state": self._end or stage, "step": self.step, "steps": self.steps,
             "late": self.late, "counts": waits.counts(),
+            "batches": waits.batches(),
             "waits": [
                 {
                     "kind": wait.kind, "owner": wait.owner, "subject": wait.subject, "age": round(wait.age, 1),

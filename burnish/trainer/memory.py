@@ -33,6 +33,7 @@ def memory_explained(kind: str, advise: Callable[[], str | None], at: str) -> It
 def ppo_memory_explained(config: PPOConfig, at: str) -> AbstractContextManager[None]:
     def advise() -> str | None:
         facts = {key: read_model_facts(model.path) for key, model in config.models.items()}
-        return advice(config, facts, memory_of(pick_device(config.trainer.device)), needs_of(config), ran_out=True)
+        memory = memory_of(pick_device(config.trainer.device), config.trainer.processes_per_gpu)
+        return advice(config, facts, memory, needs_of(config), ran_out=True)
 
     return memory_explained(config.trainer.device, advise, at)

@@ -95,7 +95,7 @@ class PPOTrainer:
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
-        if config.trainer.executor == "ray":  # a worker that does not write its part is reported first
+        if config.trainer.executor != "local":  # a worker that does not write its part is reported first
             deadline_s += config.trainer.worker_timeout
         self.store = CheckpointStore(
             folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s, config.trainer.keep_best

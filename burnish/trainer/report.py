@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
-from burnish.algorithms.signal import signal_metrics
+from burnish.algorithms.signal import signal_metrics, spread_within_groups
 from burnish.config import PPOConfig
 from burnish.data.augment import AUGMENTED
 from burnish.engine.dump import FOLDER as DUMPS
@@ -119,14 +119,16 @@ def batch_metrics(batch: DataProto, config: PPOConfig, version: int) -> dict[str
         num_turns=others["num_turns"].tolist(),
         tool_call_counts=others["num_tool_calls"].tolist(),
     )
-    for name in config.custom_reward_function.functions:  # rows that a reward model scores have none
-        given = [
-            info.get(name)
-            for info, present in zip(others["reward_info"], lengths(columns)[1] > 0, strict=True)
-            if present
-        ]
-        if scores := [value for value in given if isinstance(value, int | float)]:
-            metrics[f"reward/{name}/mean"] = float(np.mean(scores))
+    present = (lengths(columns)[1] > 0).numpy()
+    for name, function in config.custom_reward_function.functions.items():
+        given = [info.get(name) for info in others["reward_info"]]  # rows that a reward model scores have none
+        scored = present & [isinstance(value, int | float) for value in given]
+        if scored.any():
+            scores = np.array(given, dtype=object)[scored].astype(float)
+            metrics[f"reward/{name}/mean"] = float(scores.mean())
+            if groups := spread_within_groups(scores, others["uid"][scored]):
+                metrics[f"reward/{name}/useful_ratio"], spread = groups
+                metrics[f"reward/{name}/weighted_std"] = abs(function["weight"]) * spread
     if "entropys" in columns:  # else no pass computed it
         metrics["actor/entropy"] = float(columns["entropys"][columns["response_mask"].bool()].mean())
     metrics |= signal_metrics(columns, others["uid"]) | agent_metrics(others["agent_metrics"].tolist())

@@ -25,7 +25,8 @@ from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.batch import fit_to_rows
 from burnish.config.rules.cluster import devices
 from burnish.config.rules.models import without_gpu
-from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
+from burnish.config.trainer import TrainerConfig
+from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup, processes
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
@@ -59,9 +60,9 @@ def run(loaded: Loaded[PPOConfig], on_step: OnStep | None = None) -> None:
     rows, facts = check(loaded)
     loaded.log_notices()
     if loaded.flags.plan:
-        numbers = plan_numbers(config, rows, facts, needs_of(config), device_memory(config.trainer.device))
-        print_text(plan_table(numbers))
-        if too_much := advice(config, facts, device_memory(config.trainer.device), needs_of(config)):
+        memory = planned_memory(loaded)
+        print_text(plan_table(plan_numbers(config, rows, facts, needs_of(config), memory)))
+        if too_much := advice(config, facts, memory, needs_of(config)):
             raise OutOfMemory(f"does not fit: {too_much}")
         return
     print_text(explain(config, loaded.explicit))
@@ -76,7 +77,7 @@ def train(config: PPOConfig, given: dict[str, Any], on_step: OnStep | None = Non
     while True:
         trainer = build(restarts.resumed(config))
         trainer.on_step = on_step
-        if config.trainer.executor != "ray":
+        if config.trainer.executor == "local":
             trainer.tracker.watchdog.on_hang = functools.partial(restarts.on_hang, trainer)
         try:
             trainer.tracker.folder.write_recipe(given)
@@ -94,7 +95,7 @@ def train(config: PPOConfig, given: dict[str, Any], on_step: OnStep | None = Non
             log.warning("stopped in step %d of %d; %s", trainer.step, trainer.total_steps, newest(trainer))
             raise
         except (WorkerDied, WorkersLate) as error:
-            if config.trainer.executor != "ray":
+            if config.trainer.executor == "local":
                 raise
             restarts.note(error, trainer)
         finally:
@@ -131,17 +132,26 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
             check_reward_model(model)
         loaded.notices += check_model(config, key, facts[key])
         check_heads(config, key, facts[key])
-    loaded.notices += devices(config, loaded.explicit, gpus(config.trainer.device))
-    memory = device_memory(config.trainer.device)
+    memory, kind = planned_memory(loaded), config.trainer.device
+    elsewhere = loaded.flags.gpu_memory is not None  # on as many GPUs as are asked for, whatever this machine has
+    count = sum(pool.processes for pool in pools_of(config)) if elsewhere else gpus(kind)
+    loaded.notices += devices(config, loaded.explicit, count)
+    if config.trainer.processes_per_gpu > 1 and count and not elsewhere:
+        processes.check_shared_gpus(config.trainer.processes_per_gpu)
     for model in config.models.values():
-        model.dtype = dtype_on(pick_device(config.trainer.device), model.dtype)
+        model.dtype = dtype_on(None if elsewhere else pick_device(kind), model.dtype)
     loaded.notices += plan_micro_batches(config, facts, memory) + (without_gpu(config) if memory is None else [])
     return rows, facts
 
 
-def device_memory(kind: str) -> int | None:
-    """Bytes of the GPU that is trained on; None on a CPU."""
-    return memory_of(pick_device(kind))
+def planned_memory(loaded: Loaded[PPOConfig]) -> int | None:
+    """Bytes of a GPU that one process has, as it is here or as --gpu-memory says; None on a CPU."""
+    trainer, said = loaded.config.trainer, loaded.flags.gpu_memory
+    return said // trainer.processes_per_gpu if said else device_memory(trainer)
+
+
+def device_memory(trainer: TrainerConfig) -> int | None:
+    return memory_of(pick_device(trainer.device), trainer.processes_per_gpu)
 
 
 def gpus(kind: str) -> int:
@@ -150,7 +160,7 @@ def gpus(kind: str) -> int:
 
 
 def build(config: PPOConfig) -> PPOTrainer:
-    """The trainer of a finished configuration, in this process or connected to Ray."""
+    """The trainer of a finished configuration, with the executor that starts its workers."""
     seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
     custom, rules = config.custom_reward_function, config.reward_model
     scoring = Scoring.from_config(custom, config.reward, rules, config.data.reward_fn_key)
@@ -190,12 +200,13 @@ def build(config: PPOConfig) -> PPOTrainer:
 
 
 def pools(config: PPOConfig, workers: dict[str, type[Worker]]) -> ResourcePoolManager:
-    """The pools that the roles of `workers` run on; with Ray, also one for agent loops, whose class it adds."""
+    """The pools that the roles of `workers` run on; where there are several processes, also one for agent loops, whose
+    class it adds."""
     device, spec, mapping = config.trainer.device, dict[str, list[int]](), dict[str, str]()
     for pool in pools_of(config):
         spec[pool.name] = list(pool.on_nodes)
         mapping |= dict.fromkeys((role for role in workers if role in pool.roles), pool.name)
-    if config.trainer.executor != "ray":
+    if config.trainer.executor == "local":
         return ResourcePoolManager(spec, mapping, device)
     from burnish.workers.rollouts import AgentLoopWorker
 
@@ -206,22 +217,21 @@ def pools(config: PPOConfig, workers: dict[str, type[Worker]]) -> ResourcePoolMa
 
 
 def executor(config: PPOConfig) -> type[WorkerGroup]:
-    """How workers are made and called: in this process, or by a Ray that is started or joined here."""
+    """How workers are made and called: in this process, in others of this machine, or by a Ray."""
     trainer = config.trainer
-    if trainer.executor != "ray":
+    if trainer.executor == "local":
         return LocalWorkerGroup
+    folder = Path(trainer.default_local_dir)
+    settings: dict[str, Any] = {
+        "logs": folder / "logs", "deadline_s": trainer.worker_timeout,
+        "start_deadline_s": trainer.ray_wait_register_center_timeout, "run": folder, "libraries": libraries(config),
+    }  # fmt: skip
+    if trainer.executor == "processes":
+        return processes.start(per_gpu=trainer.processes_per_gpu, **settings)
     from burnish.controller.ray import connect
 
-    return connect(
-        config.ray_init,
-        processes=sum(pool.processes for pool in pools_of(config)) + sum(agent_processes(config)),
-        logs=Path(trainer.default_local_dir) / "logs",
-        deadline_s=trainer.worker_timeout,
-        start_deadline_s=trainer.ray_wait_register_center_timeout,
-        run=Path(trainer.default_local_dir),
-        libraries=libraries(config),
-        under=nsys.workers(config),
-    )
+    count = sum(pool.processes for pool in pools_of(config)) + sum(agent_processes(config))
+    return connect(config.ray_init, processes=count, under=nsys.workers(config), **settings)
 
 
 def disconnect(group: type[WorkerGroup]) -> None:

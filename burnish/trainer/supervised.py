@@ -6,6 +6,7 @@ same run. `trainer.json` in a checkpoint has the keys of its run: resuming with 
 """
 
 import contextlib
+import copy
 import dataclasses
 import json
 import logging
@@ -14,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from burnish.algorithms.tally import Metrics, merge
 from burnish.config import Loaded, explain
 from burnish.config.checks import check_files
+from burnish.config.fit import supervised_advice
+from burnish.config.memory import gib, memory_of_one
 from burnish.config.plan import plan_activations
 from burnish.config.rules.models import without_gpu
 from burnish.config.supervised import SupervisedConfig
@@ -36,7 +39,7 @@ from burnish.engine.retry import OOM_RETRIES, OomRetries
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
 from burnish.entry.ending import StopRequest
-from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
+from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError, OutOfMemory
 from burnish.literal import print_text
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import read_model_facts
@@ -144,7 +147,7 @@ class SupervisedTrainer(Generic[Config, Example]):
 
     def fit(self) -> dict[str, float]:
         metrics, stop = dict[str, float](), StopRequest()
-        explained = memory_explained(self.config.trainer.device, self._less_memory, "training")
+        explained = memory_explained(self.config.trainer.device, self._advice, "training")
         with self.tracker, contextlib.ExitStack() as stack, explained:
             stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
             self.begin()
@@ -166,11 +169,9 @@ class SupervisedTrainer(Generic[Config, Example]):
                 raise KeyboardInterrupt
         return metrics
 
-    def _less_memory(self) -> str:
-        return (
-            f"passes hold {self.objective.micro}: lower data.micro_batch_size_per_gpu, set "
-            "model.enable_gradient_checkpointing=True, or lower data.max_length"
-        )
+    def _advice(self) -> str | None:
+        room = memory_of(pick_device(self.config.trainer.device))
+        return memory_advice(self.objective, self.train, room, ran_out=True)
 
     def begin(self) -> None:
         self.trainable = make_trainable(self.objective, self.total_steps)
@@ -243,7 +244,10 @@ class SupervisedTrainer(Generic[Config, Example]):
             facts["run"] = {MODEL: self.start}
             (folder / FILE).write_text(json.dumps(facts | {"config": key_values(self.config)}, indent=1))
 
-        return self.store.save(self.step, write, self.quality)
+        folder = self.store.save(self.step, write, self.quality)
+        best = self.tracker.health.history.best = step_of(self.store.best(self.step) or folder)
+        self.tracker.event("checkpoint", step=self.step, best=best)
+        return folder
 
 
 def make_trainable(objective: Objective[Config, Example], total_steps: int) -> Trainable:
@@ -285,12 +289,15 @@ def run(
     if data.val_files:
         val = order(objective.dataset(data.val_files, data.val_max_samples))
     _check_vocabulary(config, facts.vocab, *[part.dataset for part in (training, val) if part is not None])
-    config.model.dtype = dtype_on(device, config.model.dtype)
+    memory = loaded.flags.gpu_memory or memory_of(device)
+    config.model.dtype = dtype_on(None if loaded.flags.gpu_memory else device, config.model.dtype)
     tokens = tokens_per_pass(objective, training)
-    for notice in plan_activations(config.model, facts, tokens, memory_of(device)):
+    for notice in plan_activations(config.model, facts, tokens, memory):
         log.info("%s", notice)
     if loaded.flags.plan:
-        print_text(plan(objective, training))
+        print_text(plan(objective, training, memory))
+        if too_much := memory_advice(objective, training, memory):
+            raise OutOfMemory(f"does not fit: {too_much}")
         return
     print_text(explain(config, loaded.explicit))
     with RunFolder(config.trainer.default_local_dir) as folder:
@@ -301,17 +308,20 @@ def run(
         log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
 
 
-def plan(objective: Objective[Config, Example], training: Batches[Example]) -> str:
-    """What `--plan` prints: the arithmetic of a run."""
+def plan(objective: Objective[Config, Example], training: Batches[Example], room: int | None) -> str:
+    """What `--plan` prints: the arithmetic of a run. `room`: bytes of the GPU, None on a CPU."""
     examples, kind, micro = training.dataset, objective.examples, objective.micro
     lengths = [len(examples[i]) for i in range(len(examples))]
     limit = f"{micro.max_tokens} tokens" if micro.max_tokens else f"{micro.max_sequences} {kind}"
+    facts, tokens = read_model_facts(objective.config.model.path), tokens_per_pass(objective, training)
+    memory = memory_of_one(objective.config.model, facts, tokens, on_gpu=room is not None)
     lines = {
         f"training {kind}": f"{len(lengths)}, {sum(lengths)} tokens, {max(lengths)} in the longest",
         f"{kind} per step": training.batch_size,
         "steps per epoch": len(training),
         "steps in all": total_steps(objective.config, training),
         "one pass holds at most": limit,
+        "estimated peak memory": f"{gib(memory.peak)}: {gib(memory.always)} throughout, plus one training pass",
     }
     return "\n".join(f"{name:<25}{value}" for name, value in lines.items())
 
@@ -321,6 +331,20 @@ def tokens_per_pass(objective: Objective[Config, Example], training: Batches[Exa
     micro, most = objective.micro, max(len(training.dataset[i]) for i in range(len(training.dataset)))
     count = min(micro.max_sequences or training.batch_size, training.batch_size)
     return max(most, min(micro.max_tokens or count * most, count * most))
+
+
+def memory_advice(
+    objective: Objective[Config, Example], training: Batches[Example], room: int | None, *, ran_out: bool = False
+) -> str | None:
+    """What is planned and what would make it fit; None where it fits by the plan and has not run out of memory."""
+
+    def tokens(config: SupervisedConfig) -> int:
+        other = copy.copy(objective)
+        other.config = cast(Config, config)
+        return tokens_per_pass(other, training)
+
+    config = objective.config
+    return supervised_advice(config, read_model_facts(config.model.path), tokens, room, ran_out=ran_out)
 
 
 def total_steps(config: SupervisedConfig, train: Batches[Example]) -> int:

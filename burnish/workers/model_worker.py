@@ -60,8 +60,8 @@ class ModelWorker(ProfiledWorker):
         )
 
     def load(self, loader: Callable[..., "PreTrainedModel"], mesh: Mesh | None) -> "PreTrainedModel":
-        """`loader(device=…)`: on the device, or whole in host memory for a mesh, which puts shares on the devices."""
-        return loader(device=self.device if mesh is None else torch.device("cpu"))
+        """`loader(device=…)`: on the device, or mapped from its files for a mesh, which puts shares on the devices."""
+        return loader(device=self.device if mesh is None else None)
 
 
 class ModelFolder:

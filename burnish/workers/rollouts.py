@@ -84,7 +84,8 @@ class Rollouts:
             return result
 
         seed, scorer = self.config.trainer.seed, score if settings.score else None
-        call = RolloutCall(settings.sampling, settings.namespace, seed, scorer, self.deadline_s)
+        doing = "validating" if settings.namespace == "val" else "generating"
+        call = RolloutCall(settings.sampling, settings.namespace, seed, scorer, self.deadline_s, doing)
         self._begun[settings.number] = self.runner.begin(rows, call)
 
     def finish(self, number: int) -> DataProto | None:

@@ -320,6 +320,26 @@ def test_a_trajectory_that_takes_too_long_is_dropped_and_the_others_are_not(scri
         run(scripted()[0], make_rows(1, agent_name="late"))
 
 
+def test_progress_of_a_batch_is_known_from_its_first_tokens_on(scripted, make_rows, config):
+    """At first a trajectory may have as many tokens as are allowed; then it is expected to be as long as the last."""
+    runner, engine = scripted()
+    engine.stats, seen = lambda: {"generated_tokens": 3.0 * len(engine.calls)}, []
+
+    async def look(row, output, text):
+        if not seen:
+            (batch,) = waits.batches()
+            seen.append(batch)
+
+    left = []
+    for _ in range(2):
+        seen.clear()
+        run(runner, make_rows(4), score=look, doing="validating")
+        doing, done, total, speed, left_s, seconds = seen[0]
+        assert (doing, done, total) == ("validating", 0, 4) and speed > 0
+        left.append(round(left_s * 12 / seconds))  # tokens: 12 took so many seconds
+    assert left == [4 * config.data.response_limit - 12, 6] and not waits.batches()
+
+
 def test_trajectories_in_a_thread_of_their_own_are_waited_for_in_sight(scripted, make_rows, config):
     config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
     runner, seen, subject = scripted()[0], [], "1 trajectories of train, in thread agent-loops"

@@ -15,7 +15,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", BENCHMARKS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)  # where a script finds the others
+        spec.loader.exec_module(module)
     return module
 
 

@@ -18,6 +18,7 @@ def test_every_benchmark_loads(name):
         ("controller", ["--batches", "10x64"], "rows must be a multiple of 8"),
         ("controller", ["--workers", "0"], "all sizes must be at least 1"),
         ("run_ahead", ["--steps", "6"], "--steps must be more than 6"),
+        ("sharded", ["--updates", "2"], "--updates must be more than 2"),
         ("step", ["--steps", "1"], "--steps 2: the first step is not counted"),
         ("step", ["--shape", "huge"], "invalid choice: 'huge'"),
     ],

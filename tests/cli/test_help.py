@@ -55,7 +55,7 @@ def test_a_flag_of_some_commands_is_in_their_help_alone(command, capsys):
     main([command, "--help"])
     flags = capsys.readouterr().out.partition("flags:\n")[2].partition("\n\n")[0]
     own = KEY_COMMANDS[command].flag
-    listed = [*own.split()[:1], "--config-name", "--cfg", "--multirun", "--debug"]
+    listed = [*(line.split()[0] for line in own.splitlines()), "--config-name", "--cfg", "--multirun", "--debug"]
     assert [line.split()[0] for line in flags.splitlines()] == listed
     assert own.startswith("--plan") is (command in ("ppo", "sft", "rm"))
 

@@ -160,6 +160,9 @@ def test_unsupported_keys_that_are_switched_off_and_class_names_have_no_effect(m
         ("trainer.use_legacy_worker_impl", "disable"),
         ("reward_model.use_reward_loop", True),
         ("algorithm.overlong_buffer.log", True),
+        (f"{ACTOR}.fsdp_config.mixed_precision.param_dtype", "bf16"),
+        (f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype", "fp32"),
+        ("critic.fsdp_config.mixed_precision.buffer_dtype", "float32"),
     ],
 )
 def test_keys_of_verls_scripts_that_change_no_figure_are_said_and_have_no_effect(make, name, value):
@@ -194,6 +197,8 @@ def test_nothing_is_suggested_where_nothing_is_near_and_names_of_megabytes_are_n
         (f"{ACTOR}.checkpoint.contents", "checkpoint.save_contents"),
         (f"{ACTOR}.tis_imp_ratio_cap", "algorithm.rollout_correction"),
         ("trainer.remove_previous_ckpt_in_save", "trainer.max_actor_ckpt_to_keep"),
+        (f"{ACTOR}.fsdp_config.mixed_precision.param_dtype", "use model.dtype"),
+        (f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype", "added up in float32"),
     ],
 )
 def test_unsupported_keys_say_why_and_what_instead(make, name, advice):

@@ -17,8 +17,8 @@ from tests.config.conftest import refused, told
 from tests.config.test_plan import facts_of, hows, sizes, value
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
-NODES, PER_NODE, EXECUTOR, POOLS = (
-    f"trainer.{name}" for name in ("nnodes", "n_gpus_per_node", "executor", "resource_pools")
+NODES, PER_NODE, EXECUTOR, POOLS, PER_GPU = (
+    f"trainer.{name}" for name in ("nnodes", "n_gpus_per_node", "executor", "resource_pools", "processes_per_gpu")
 )
 ADDRESS = "ray_init.address"
 JUDGE = {"reward_model.enable": True, "reward_model.model.path": "rm"}
@@ -34,28 +34,35 @@ def no_cluster_around(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-def test_one_process_needs_no_ray_and_a_missing_one_is_named_with_the_command(finish, monkeypatch):
+def test_one_machine_needs_no_ray_and_a_missing_one_is_named_with_the_command(finish, monkeypatch):
     config, notices = finish()
     assert (config.trainer.executor, config.trainer.n_gpus_per_node) == ("local", 1)
     assert describe(config) == "" and not told(notices, "ray")
     assert finish({EXECUTOR: "local"})[0].trainer.executor == "local"
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
-    refused(rf"^trainer\.n_gpus_per_node: .*`{re.escape(install_command('ray'))}`", finish, {PER_NODE: 2})
+    refused(rf"^trainer\.nnodes: .*`{re.escape(install_command('ray'))}`", finish, TWO_NODES)
     finish()
+    finish({PER_NODE: 2})
+
+
+ON_TWO = "trainer.nnodes=1 × trainer.n_gpus_per_node=2 is more than one process"
 
 
 @pytest.mark.parametrize(
-    ("keys", "reason"),
+    ("keys", "executor", "reason"),
     [
-        ({PER_NODE: 2}, "trainer.nnodes=1 × trainer.n_gpus_per_node=2 is more than one process"),
-        (TWO_NODES, "trainer.nnodes=2 × trainer.n_gpus_per_node=auto is more than one process"),
-        ({POOLS: {"main": [1]}}, "trainer.resource_pools is set"),
+        ({PER_NODE: 2}, "processes", ON_TWO),
+        ({POOLS: {"main": [1]}}, "processes", "trainer.resource_pools is set"),
+        ({POOLS: {"main": [1, 1]}, ADDRESS: "head:6379"}, "ray", "trainer.resource_pools is set"),
+        (TWO_NODES, "ray", "trainer.nnodes=2 × trainer.n_gpus_per_node=auto is more than one process"),
+        ({PER_NODE: 2, ADDRESS: "auto"}, "ray", f"{ON_TWO}, and there is a Ray at auto"),
     ],
 )
-def test_more_than_one_process_is_ray(finish, keys, reason):
+def test_number_of_processes_and_machines_chooses_the_executor(finish, keys, executor, reason):
     config, notices = finish(keys)
-    assert config.trainer.executor == "ray" and told(notices, f"trainer.executor=ray, because {reason}")
+    assert config.trainer.executor == executor and told(notices, f"trainer.executor={executor}, because {reason}")
+    reason = reason.partition(", and there")[0]
     said = f"trainer.executor=local runs one process, but {reason}; leave one of them out"
     refused(f"^{re.escape(said)}$", finish, keys | {EXECUTOR: "local"})
 
@@ -64,7 +71,8 @@ def test_keys_that_are_not_read_are_reported(finish):
     keys = {"trainer.worker_timeout": 5, "ray_init.num_cpus": 4, f"{ROLLOUT}.agent.num_workers": 3}
     (notice,) = told(finish(keys)[1], "trainer.executor is local")
     assert all(name in notice for name in keys)
-    assert not told(finish(keys | {PER_NODE: 2})[1], "unused")
+    (notice,) = told(finish(keys | {PER_NODE: 2})[1], "unused")
+    assert notice == "unused: ray_init.num_cpus (trainer.executor is processes: those of this machine, without Ray)"
     keys = {f"{ACTOR}.fsdp_config.fsdp_size": 2, f"{REF}.fsdp_config.forward_prefetch": True}
     keys["trainer.balance_batch"] = False
     notices = finish(keys | KL)[1]
@@ -233,9 +241,19 @@ def test_heads_that_do_not_split_are_refused(finish, section, model):
     refused(said, check_heads, config, model, facts_of(heads=6))
 
 
+def test_processes_may_share_gpus(finish):
+    config, _ = finish({PER_NODE: 4, PER_GPU: 2})
+    assert devices(config, frozenset(), 2)
+    refused(r"n_gpus_per_node=4: 4 processes .* has 1; .*processes_per_gpu", devices, config, frozenset(), 1)
+    refused("processes_per_gpu=2 with trainer.executor=ray: .*; set trainer.executor=processes", finish,
+            {PER_NODE: 4, PER_GPU: 2, EXECUTOR: "ray"})  # fmt: skip
+    assert told(finish({PER_GPU: 2})[1], "unused: trainer.processes_per_gpu")
+    refused("executor=processes starts processes on this machine alone", finish, TWO_NODES | {EXECUTOR: "processes"})
+
+
 def test_other_commands_still_run_in_one_process():
     for schema, key in ((SFT, "n_gpus_per_node"), (RM, "n_gpus_per_node"), (GENERATION, "nnodes")):
-        refused(r"several processes \(Ray\)", load, [f"trainer.{key}=2"], schema, error=NotAvailable)
+        refused("several processes", load, [f"trainer.{key}=2"], schema, error=NotAvailable)
     loaded = load(["data.path=x", "rollout.agent.num_workers=2"], GENERATION)[0]
     assert told(loaded.notices, "no effect: rollout.agent.num_workers")
 
@@ -272,6 +290,8 @@ def test_what_layers_gather_is_counted(finish):
 
     gradients = (outside + layer) * (2 + 4)
     assert gathered() == (outside + 2 * layer) * 2 + gradients
+    fused = estimate_memory(finish(BATCH | BF16 | {PER_NODE: 2})[0], sizes(model_type="qwen2"), 2).most("gathered")
+    assert fused == gathered() + 2 * 128 * 512 * 2, "gate and up, merged for their product"
     assert gathered(**{f"{ACTOR}.fsdp_config.forward_prefetch": True}) == (outside + 3 * layer) * 2 + gradients
     assert gathered(**{f"{ACTOR}.fsdp_config.reshard_after_forward": False}) == 2 * 1_000_000 + gradients
     assert estimate_memory(finish(BATCH | BF16)[0], sizes(), 2).most("gathered") == 0

@@ -67,10 +67,10 @@ def test_only_vllm_spans_several_devices_and_needs_them_in_its_process(finish, i
     devices(config, frozenset(), 0)
     devices(config, frozenset(), 2)
     refused(r"tensor_model_parallel_size=2: one engine has 1 GPUs here", devices, config, frozenset(), 1)
-    for processes in (1, 2):
-        config, _ = finish(keys | {"trainer.executor": "ray", "trainer.n_gpus_per_node": processes})
+    for executor, processes in (("ray", 1), ("ray", 2), ("processes", 2)):
+        config, _ = finish(keys | {"trainer.executor": executor, "trainer.n_gpus_per_node": processes})
         devices(config, frozenset(), 0)
-        said = "tensor_model_parallel_size=2 on GPUs with Ray.*executor=local"
+        said = "tensor_model_parallel_size=2 on GPUs with several processes.*executor=local"
         refused(said, devices, config, frozenset(), 2, error=NotAvailable)
 
 

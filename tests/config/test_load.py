@@ -87,7 +87,8 @@ def test_flags_are_taken_out(load):
     flags = load("--plan", "trainer.seed=2", "--debug", "--cfg", "job").flags
     assert (flags.plan, flags.debug, flags.print_config) == (True, True, True)
     flags = load("trainer.seed=2").flags
-    assert (flags.plan, flags.debug, flags.print_config) == (False, False, False)
+    assert (flags.plan, flags.debug, flags.print_config, flags.gpu_memory) == (False, False, False, None)
+    assert load("--plan", "--gpu-memory", "23.5").flags.gpu_memory == 47 * 2**29
 
 
 @pytest.mark.parametrize("name", ["plain", "with_defaults", "plain.yaml"])
@@ -160,6 +161,9 @@ def test_a_tilde_takes_back_what_the_recipe_sets(recipes, load):
         (["--plann"], "unknown option '--plann'"),
         (["--cfg", "hydra"], "--cfg job prints the whole configuration"),
         (["--config-name"], "expected one argument"),
+        (["--gpu-memory", "80"], "--gpu-memory 80: it is the memory of the GPUs that --plan plans for"),
+        (["--plan", "--gpu-memory=0"], "give a number of at least 1"),
+        (["--plan", "--gpu-memory=80GB"], "invalid float value: '80GB'"),
         (["data.seed=1", "data=3"], "'data' is a section, not a key"),
         *(([f"{plus}data.sed=3"], "unknown key 'data.sed'; did you mean 'data.seed'") for plus in ("", "+", "++")),
     ],

@@ -1,20 +1,26 @@
 """Worker classes and group factories for the controller's tests.
 
-`make_group(cls, *args, world_size=…)` is the fixture all group tests use; it runs them in this process and on Ray.
-Ray is started once, with four worker processes that all tests use anew (`ray_groups` is for tests that need processes
-of their own). The processes receive worker classes by value: they do not import test files.
+`make_group(cls, *args, world_size=…)` is the fixture all group tests use; it runs them in this process and in others.
+Of both executors with processes, four processes are started once, which all tests use anew (`groups` is for tests that
+need processes of their own). They receive worker classes by value: they do not import test files.
 """
 
 import asyncio
+import importlib
+import itertools
 import sys
+from contextlib import suppress
 
+import cloudpickle
 import pytest
 import torch
 
 from burnish.controller.dispatch import CallSplit, Dispatch, DispatchPair, Execute, WorkerCall, register
 from burnish.controller.group import ClassWithInitArgs, WorkerGroup
+from burnish.controller.hosts import Hosts
 from burnish.controller.local import Finished, LocalPeer
 from burnish.controller.pool import ResourcePool
+from burnish.controller.processes import start
 from burnish.controller.worker import Worker, call_worker
 from burnish.errors import DataError
 from burnish.protocol import DataProto
@@ -51,27 +57,35 @@ class SeveralInProcess(WorkerGroup):
 PROCESSES = 4
 
 
+def settings(factory):
+    return {"logs": factory.mktemp("logs"), "deadline_s": 240, "start_deadline_s": 500}
+
+
 @pytest.fixture(scope="session")
-def ray_groups(tmp_path_factory):
-    """The RayWorkerGroup of a Ray that runs as long as the tests."""
+def groups_of_processes(tmp_path_factory):
+    """The RemoteWorkerGroup of this machine's processes."""
+    found = start(**settings(tmp_path_factory))
+    yield found
+    found.disconnect()
+
+
+@pytest.fixture(scope="session")
+def groups_of_ray(tmp_path_factory):
+    """That of a Ray which runs as long as the tests."""
     pytest.importorskip("ray")
     from burnish.config.trainer import RayInitConfig
     from burnish.controller.ray import connect
 
-    logs = tmp_path_factory.mktemp("logs")
-    groups = connect(RayInitConfig(), processes=PROCESSES, logs=logs, deadline_s=240, start_deadline_s=500)
-    yield groups
-    groups.disconnect()
+    found = connect(RayInitConfig(), processes=PROCESSES, **settings(tmp_path_factory))
+    yield found
+    found.disconnect()
 
 
-@pytest.fixture(scope="session")
-def ray_on_running_hosts(ray_groups):
-    """A RayWorkerGroup whose `spawn` uses processes that run already; they are in no process group."""
-    from burnish.controller.ray import Hosts
+def on_running_hosts(groups):
+    """A RemoteWorkerGroup whose `spawn` uses processes that run already; they are in no process group."""
+    running = Hosts.start(groups.cluster, ResourcePool([PROCESSES], "running", "cpu"))
 
-    running = Hosts.start(ray_groups.cluster, ResourcePool([PROCESSES], "running", "cpu"))
-
-    class OnRunningHosts(ray_groups):
+    class OnRunningHosts(groups):
         @classmethod
         def spawn(cls, pool, workers):
             for process, place in zip(running.processes, pool.places(), strict=False):
@@ -81,24 +95,53 @@ def ray_on_running_hosts(ray_groups):
     return OnRunningHosts
 
 
+@pytest.fixture(scope="session")
+def running_processes(groups_of_processes):
+    return on_running_hosts(groups_of_processes)
+
+
+@pytest.fixture(scope="session")
+def running_ray(groups_of_ray):
+    return on_running_hosts(groups_of_ray)
+
+
+EXECUTORS = ["processes", pytest.param("ray", marks=pytest.mark.ray)]
+
+
+@pytest.fixture(scope="session", params=EXECUTORS)
+def executor(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def groups(request, executor):
+    return request.getfixturevalue(f"groups_of_{executor}")
+
+
+@pytest.fixture(scope="session")
+def running(request, executor):
+    return request.getfixturevalue(f"running_{executor}")
+
+
 @pytest.fixture
 def by_value(request):
     """Send classes and functions of the test's file and of this one by value."""
-    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    picklers = [cloudpickle]
+    with suppress(ImportError):
+        picklers.append(importlib.import_module("ray.cloudpickle"))
     modules = {sys.modules[__name__], request.module}
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+    for pickler, module in itertools.product(picklers, modules):
+        pickler.register_pickle_by_value(module)
     yield
-    for module in modules:
-        cloudpickle.unregister_pickle_by_value(module)
+    for pickler, module in itertools.product(picklers, modules):
+        pickler.unregister_pickle_by_value(module)
 
 
-@pytest.fixture(params=["in_process", pytest.param("ray", marks=pytest.mark.ray)])
-def make_group(request):
+@pytest.fixture(params=["in_process", *EXECUTORS])
+def make_group(request, by_value):
     group_class = SeveralInProcess
-    if request.param == "ray":
-        request.getfixturevalue("by_value")
-        group_class = request.getfixturevalue("ray_on_running_hosts")
+    if request.param != "in_process":
+        group_class = request.getfixturevalue(f"running_{request.param}")
 
     def make(cls, *args, world_size=2, **kwargs):
         pool = ResourcePool([world_size], device="cpu")

@@ -176,4 +176,4 @@ def test_processes_that_run_calls_of_others_come_behind_with_the_longest_first()
         "- two: runs Actor.generate for others since 12 s (and 2 more such calls)",
         "- one: is in Actor.save and runs Actor.generate for others since 3 s",
     ]
-    assert "node-3: full; lower data.train_batch_size" in no_room("node-3", "full")
+    assert "object store: full; lower data.train_batch_size" in no_room("full")

@@ -57,7 +57,7 @@ class RecordedModel:
     def get_output_embeddings(self):
         return self.head
 
-    get_input_embeddings = get_output_embeddings
+    get_input_embeddings = get_decoder = get_output_embeddings
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -68,7 +68,7 @@ def test_golden(case, fused, monkeypatch):
     input_ids = nn.functional.pad(tokens, (1, 0))  # a prompt of one token
     packed = pack({"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "responses": tokens})
     model = RecordedModel(logits)
-    monkeypatch.setattr(forward, "backbone_for", lambda module, config, **how: (lambda *line: model.states, None))
+    monkeypatch.setattr(forward, "backbone_for", lambda *what, **how: (lambda *line: model.states, None))
     run = Forward(model, ModelConfig(use_fused_kernels="auto" if fused else False))
     result = run.log_probs(packed, outputs=("log_prob", "entropy"))
     wanted = {"log_prob": expected.get("log_probs"), "entropy": expected.get("entropy", expected.get("token_entropy"))}

@@ -72,19 +72,23 @@ CASES = {
     "activations kept": Case(world=2, model={"enable_gradient_checkpointing": False}),
     "activations kept, ulysses": Case(mesh={"ulysses": 2}, model={"enable_gradient_checkpointing": False}),
     "plain output layer, ulysses": Case(world=2, mesh={"ulysses": 2}, model={"use_fused_kernels": False}),
+    "transformers' layers": Case(world=2, model={"use_fused_kernels": False}),
     "padded": Case(world=2, model={"use_remove_padding": False}),
+    "norms of heads": Case(world=2, folder="qwen3"),
+    "norms of heads, ulysses": Case(mesh={"ulysses": 2}, folder="qwen3"),
 }
 HALF = {
     "half": Case(world=2, model={"dtype": "bfloat16"}),
     "half, ulysses": Case(mesh={"ulysses": 2}, model={"dtype": "bfloat16"}),
 }
+FSDP = [{}, {"forward_prefetch": True}, {"reshard_after_forward": False}]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """259 tokens, which neither 2 nor 4 divide; no biases, whose gradient may be nothing but rounding."""
     shape = {"model_type": "llama", "heads": 4, "num_key_value_heads": 2, "initializer_range": 0.1}
-    kinds = {"tied": {}, "untied": {"tie_word_embeddings": False}}
+    kinds = {"tied": {}, "untied": {"tie_word_embeddings": False}, "qwen3": {"model_type": "qwen3", "head_dim": 16}}
     parent = tmp_path_factory.mktemp("sharded")
     return {name: str(write_tiny_model(parent / name, **(shape | keys))) for name, keys in kinds.items()}
 
@@ -110,7 +114,7 @@ def mesh_of(case):
 def make_trainable(case, folder):
     mesh, model = mesh_of(case), ModelConfig(**({"path": folder, "dtype": "float32"} | case.model))
     load = load_causal_lm if case.kind == "policy" else load_value_model
-    module = load(folder, model, dtype="float32" if mesh else None, seed=1)
+    module = load(folder, model, None if mesh else "cpu", seed=1)
     fsdp = FSDPConfig(**case.fsdp)
     return Trainable(module, OptimConfig(lr=LR), grad_clip=0.5, total_steps=4, model=model, fsdp=fsdp, mesh=mesh)
 
@@ -156,6 +160,7 @@ def train(case, folder):
         updates.append(update | trainable.optim_step(update["loss"]))
     after = trainable.infer(lambda part: outputs_of(trainable, case.kind, part), batch, MICROS[1])
     return {
+        "way": type(trainable.forward.backbone),
         "updates": updates,
         "gradients": gradients,
         "weights": whole(trainable.masters, trainable),
@@ -180,6 +185,7 @@ def test_several_processes_train_what_one_does(name, processes, folders, alone):
     results = processes.call(case.world, train, case, folders[case.folder])
     assert_same_everywhere(results)
     found, expected = results[0], alone(case)
+    assert found["way"] is expected["way"]
     for update, wanted in zip(found["updates"], expected["updates"], strict=True):
         assert update == pytest.approx(wanted, rel=1e-5, abs=1e-6)
     assert found["updates"][0]["grad_norm"] > 0.5  # it is clipped
@@ -209,6 +215,27 @@ def test_half_precision_computes_with_rounded_weights_and_trains_whole_ones(name
         assert apart.norm() < 0.05 * gradient.norm(), parameter
     for column, figures in expected["inferred"].items():
         torch.testing.assert_close(found["inferred"][column], figures, atol=0.15, rtol=0.02)
+
+
+def half_gradients(case, folder):
+    """Gradients of passes of one row, which are the same wherever they run."""
+    trainable, batch = make_trainable(case, folder), uneven_rows(case.rows)
+    one_row = MicroBatch(max_sequences=1)
+    update = trainable.forward_backward(batch, loss_of(trainable, case.kind, batch), one_row)
+    found = trainable.infer(lambda part: outputs_of(trainable, case.kind, part), batch, one_row)
+    return whole(trainable.gradients, trainable), update, found
+
+
+@pytest.mark.parametrize("fsdp", FSDP, ids=str)
+def test_half_precision_is_that_of_one_process_and_gradients_are_added_up_in_float32(fsdp, processes, folders):
+    case = Case(world=3, fsdp=fsdp, model={"dtype": "bfloat16"})
+    wanted, loss, inferred = half_gradients(replace(case, world=1), folders["untied"])
+    for gradients, found, values in processes.call(3, half_gradients, case, folders["untied"]):
+        assert found == pytest.approx(loss, rel=1e-6)
+        assert all(torch.equal(values[name], column) for name, column in inferred.items())
+        for name, gradient in wanted.items():
+            apart = float((gradients[name] - gradient).abs().max())
+            assert apart < 1e-6 * float(gradient.abs().max()), f"{name}: as no sum in bfloat16 is"
 
 
 def train_next_to_its_base(case, folder):

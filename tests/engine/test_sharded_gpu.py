@@ -39,11 +39,8 @@ def data():
 def make(tiny_model):
     def build(mesh, dtype, *, lora_rank=0, offload=False, **keys):
         fsdp = FSDPConfig(**keys)
-        model = ModelConfig(
-            path=str(tiny_model), dtype=dtype, lora_rank=lora_rank, use_fused_kernels=None if mesh else False,
-            enable_activation_offload=offload,
-        )  # fmt: skip
-        module = load_causal_lm(model.path, model, "cpu" if mesh else "cuda", seed=1)
+        model = ModelConfig(path=str(tiny_model), dtype=dtype, lora_rank=lora_rank, enable_activation_offload=offload)
+        module = load_causal_lm(model.path, model, None if mesh else "cuda", seed=1)
         return Trainable(module, OptimConfig(lr=1e-3), total_steps=9, device="cuda", model=model, fsdp=fsdp, mesh=mesh)
 
     return build

@@ -10,8 +10,8 @@ from tests.health.test_rules import SITUATIONS, run
 
 HEAD = """# Troubleshooting
 
-`burnish ppo` reads its own metrics. What it finds is printed once, and again when it becomes worse; it is in
-`events.jsonl` (`finding`), in `burnish status`, and in the verdict at the end of the run:
+`burnish ppo`, `sft` and `rm` read their own metrics. What they find is printed once, and again when it becomes worse;
+it is in `events.jsonl` (`finding`), in `burnish status`, and in the verdict at the end of the run:
 
     burnish doctor outputs/burnish/run      # the same for a run that has ended, or runs elsewhere
 

@@ -19,15 +19,17 @@ from burnish.health.watch import Health
 KEYS = {
     "data": {"train_batch_size": 16, "max_response_length": 512},
     "actor_rollout_ref": {
-        "actor": {"optim": {"lr": 1e-5}, "grad_clip": 1.0},
+        "actor": {"optim": {"lr": 1e-5}, "grad_clip": 1.0, "ppo_mini_batch_size": 4, "ppo_epochs": 1},
         "rollout": {"n": 8, "multi_turn": {"max_assistant_turns": 4}},
     },
     "critic": {"optim": {"lr": 1e-5}},
+    "optim": {"lr": 1e-5},
+    "custom_reward_function": {"functions": {"right": {"weight": 1.0}, "long": {"weight": 0.5}}},
 }
 
 
 def healthy(step: int, noisy: random.Random) -> dict[str, float]:
-    """A run that learns: the reward rises with noise, everything else drifts."""
+    """A run that learns: the reward rises with noise, losses fall, everything else drifts."""
     score = 0.2 + 0.6 * step / (step + 30) + noisy.gauss(0, 0.03)
     return {
         "critic/score/mean": score, "critic/score/min": 0.0, "critic/score/max": 1.0,
@@ -36,12 +38,17 @@ def healthy(step: int, noisy: random.Random) -> dict[str, float]:
         "response_length/mean": 200 + step + noisy.gauss(0, 5), "response_length/clip_ratio": 0.02,
         "response_length/score_correlation": noisy.gauss(0, 0.2), "response/aborted_ratio": 0.0,
         "response/repeated_ratio": 0.01, "accuracy": score, "actor/kl_loss": 0.01,
-        "actor/grad_norm": 0.4 + noisy.random() / 5, "actor/pg_clipfrac": 0.02, "actor/lr": 1e-5,
+        "actor/grad_norm": 0.4 + noisy.random() / 5, "actor/pg_clipfrac": 0.0, "actor/lr": 1e-5,
         "training/rollout_probs_diff_mean": 0.003, "rollout_corr/k3_kl": 1e-3,
+        "reward/right/weighted_std": 0.3, "reward/right/useful_ratio": 0.5,
+        "reward/long/weighted_std": 0.2, "reward/long/useful_ratio": 1.0,
         "tools/calls": 2.0, "tools/error": 0.05, "env/ratio_of_valid_action": 0.9, "training/num_turns/mean": 3.0,
         "critic/vf_explained_var": 0.4, "critic/vf_loss": 0.1, "failures/reward": 0.0,
         "timing_s/step": 10.0, "timing_s/gen": 6 + noisy.random(), "timing_s/update_actor": 3 + noisy.random() / 3,
         "perf/max_memory_allocated_gb": 60.0, "perf/device_memory_gb": 80.0,
+        "actor/ppo_kl": noisy.gauss(0, 1e-4),
+        "train/loss": 1.0 + 1 / (1 + step / 30) + noisy.gauss(0, 0.05), "train/grad_norm": 0.8, "train/bad_step": 0.0,
+        "train/accuracy": 0.5 + 0.3 * step / (step + 30), "val/loss": 1.1 + 1 / (1 + step / 30),
     }  # fmt: skip
 
 
@@ -85,6 +92,10 @@ SITUATIONS = {
         20, lambda k, m: {"actor/grad_norm": 50.0 if k > 15 else 0.5}, WARNING, "at least 50, usually 0.5", "optim.lr",
     ),
     "ratio_clipping": (6, lambda k, m: {"actor/pg_clipfrac": 0.45}, WARNING, "45% of the tokens", "ppo_epochs"),
+    "updates_without_effect": (
+        20, lambda k, m: {"actor/ppo_kl": 2e-8 * (-1) ** k},
+        WARNING, "the 4 updates of a step moved the policy by a KL of 2e-08", "optim.lr from 1e-05 to 0.0001",
+    ),
     "nothing_moves": (
         40, lambda k, m: {
             "critic/score/mean": 0.3 + 0.02 * (-1) ** k, "response/entropy": 1.0 + 0.01 * (-1) ** (k // 2),
@@ -99,6 +110,10 @@ SITUATIONS = {
         40, lambda k, m: {"response_length/score_correlation": 0.99, "accuracy": 0.5},
         WARNING, "correlate with 0.99: the reward pays for length", "overlong_buffer",
     ),
+    "reward_part_dominates": (
+        10, lambda k, m: {"reward/long/weighted_std": 29.7}, WARNING,
+        "right 1.0% (weight 1), long 99.0% (weight 0.5), though right differs in 50%", "long.weight from 0.5 to 0.0051",
+    ),
     "rollout_gap": (4, lambda k, m: {"training/rollout_probs_diff_mean": 0.2}, WARNING, "by 0.200", "rollout_is"),
     "tool_failures": (10, lambda k, m: {"tools/malformed": 1.5}, WARNING, "most as malformed", "multi_turn.format"),
     "invalid_actions": (10, lambda k, m: {"env/ratio_of_valid_action": 0.1}, WARNING, "10% of the", "burnish sft"),
@@ -111,6 +126,20 @@ SITUATIONS = {
         40, lambda k, m: {"timing_s/gen": 20.0 if k > 36 else 6.0}, NOTE, "gen takes 3.3 times as long", "top",
     ),
     "memory": (2, lambda k, m: {"perf/max_memory_allocated_gb": 79.0}, WARNING, "79.0 of 80.0 GB", "gpu_memory"),
+    "loss_rises": (
+        60, lambda k, m: {"train/loss": m["train/loss"] + (1.5 if k > 40 else 0)},
+        BROKEN, "rose from 1.45 (up to step 40) to 2.87", "optim.lr from 1e-05 to 3.3e-06",
+    ),
+    "overfitting": (
+        60, lambda k, m: {"val/loss": m["val/loss"] + max(0, k - 30) / 50},
+        WARNING, "rose from 1.6 (step 30) to 2.03", "a checkpoint near step 30",
+    ),
+    "pairs_at_chance": (
+        110, lambda k, m: {"train/accuracy": 0.5 + 0.02 * (-1) ** k}, WARNING, "50% of the pairs", "1e-05 to 0.0001",
+    ),
+    "loss_stays": (
+        110, lambda k, m: {"train/loss": 1.5 + 0.02 * (-1) ** k}, WARNING, "what it was, 1.5", "1e-05 to 0.0001",
+    ),
     "bad_updates": (8, lambda k, m: {"failures/bad_steps": 1.0}, BROKEN, "updates of 8 steps", "burnish replay"),
     "unscored": (6, lambda k, m: {"failures/reward": 100.0}, BROKEN, "78% of the responses", "--reward"),
 }  # fmt: skip
@@ -138,6 +167,22 @@ def test_solved_task_is_a_note_not_a_failure():
     health = run(60, lambda k, m: dict.fromkeys(("critic/score/mean", "critic/score/min"), 1.0) if k > 40 else {})
     assert [(name, found.worst.severity) for name, found in health.found.items()] == [("equal_rewards", NOTE)]
     assert health.verdict().startswith("learned")
+
+
+def test_rules_of_all_commands_read_the_metrics_and_name_the_keys_of_supervised_runs():
+    def supervised(step, metrics):
+        bad = {"train/bad_step": 1.0} if step > 15 else {}
+        return {"train/loss": 2.0 - step / 20, "train/grad_norm": 50.0 if step > 15 else 0.5} | bad
+
+    health = Health({"optim": {"lr": 1e-3, "grad_clip": 1.0}})
+    for step in range(1, 21):
+        health.observe(supervised(step, {}), step)
+    assert "optim.lr from 0.001 to 0.00033); look" in health.found["gradient_norm"].newest.remedy
+    remedy = health.found["bad_updates"].newest.remedy
+    assert "(optim.lr from 0.001 to 0.0001), or float32 (model.dtype=float32)" in remedy
+    assert health.verdict().startswith("broke at step 16")
+    del health.found["bad_updates"]
+    assert health.verdict().startswith("learned: training loss 1.85 in the first quarter, 1.1 in the last")
 
 
 def test_finding_is_reported_once_and_again_when_it_worsens():

@@ -77,7 +77,7 @@ def train(family, checkpointing, places):
     if checkpointing:
         module.gradient_checkpointing_enable({"use_reentrant": False})
     ulysses = Ulysses(dist.group.WORLD) if dist.is_initialized() else None
-    backbone, _ = backbone_for(module, CONFIG, by_layers=True, ulysses=ulysses)
+    backbone, _ = backbone_for(module, CONFIG, "unfused", ulysses=ulysses)
     own, here = slice(None), places
     if ulysses is not None:
         own, here = ulysses.own(places, sum(LENGTHS))
@@ -141,10 +141,9 @@ class TwoProcesses:
         ),
         ("llama", {}, {"use_remove_padding": False}, "needs model.use_remove_padding=True"),
         ("mamba", {"state_size": 4}, {}, "for MambaForCausalLM: .*; 1 fits every model"),
-        ("llama", {}, {"use_fused_kernels": True}, "model.use_fused_kernels=True: they read the weights of all"),
     ],
-    ids=["heads", "padding", "kind", "fused"],
+    ids=["heads", "padding", "kind"],
 )
 def test_models_that_cannot_be_shared_are_refused(family, keys, config, words):
     with pytest.raises(ConfigError, match=words):
-        backbone_for(build(family, keys), ModelConfig(**config), by_layers=True, ulysses=TwoProcesses())
+        backbone_for(build(family, keys), ModelConfig(**config), "unfused", ulysses=TwoProcesses())

@@ -10,7 +10,8 @@ from rich.console import Console
 from burnish.tracking import console as module
 from burnish.tracking import progress
 from burnish.tracking.base import RunFacts
-from burnish.tracking.console import SPARKS, ConsoleBackend, Pace, clock, sparkline
+from burnish.tracking.batches import clock
+from burnish.tracking.console import SPARKS, ConsoleBackend, Pace, sparkline
 from burnish.tracking.progress import Progress
 from burnish.waits import waiting
 

@@ -118,6 +118,8 @@ def test_run_folder_becomes_a_png(tmp_path, figures):
     plot(tmp_path, [lines[1], lines[0]])
     (line,) = figures[1].axes[0].lines
     assert list(line.get_ydata()) == [0.1, 0.2], "few points are drawn as they are, in order"
+    plot(tmp_path, [{"step": s, "critic/score/mean": s / 100} for s in range(0, 100, 10)])
+    assert len(figures[2].axes[0].lines) == 1, "and so are points that are far apart: no mean over fifty steps"
 
 
 def test_nothing_to_plot_names_the_metrics_there_are_and_errors_the_place(tmp_path):

@@ -102,13 +102,19 @@ def test_the_plan_shows_the_kv_pool_and_its_share_of_the_device(planned, tiny_mo
     assert "rollout.max_num_seqs=3 sequences of 40 tokens, at most 0.5 of 1.0 GiB" in line
 
 
+def test_a_plan_for_gpus_that_are_not_here(planned, tiny_model):
+    plan = planned("critic", tiny_model, "--gpu-memory=2", "trainer.n_gpus_per_node=4")
+    assert "4: actor_rollout_ref, critic" in plan["processes: global_pool"]
+    assert "at most 0.5 of 2.0 GiB" in plan["memory: KV pool"] and "in bfloat16" in plan["memory: rollout replica"]
+
+
 def test_the_plan_of_several_processes(planned, tiny_model):
     plan = "\n".join(planned("critic", tiny_model, *CLUSTER).values())
     assert "processes: global_pool" in plan and "2: actor_rollout_ref, critic" in plan
     assert "memory: rollout replica" in plan and "; 1/2 of them" in plan and "in each process" in plan
 
 
-CLUSTER = ["trainer.n_gpus_per_node=2", "algorithm.adv_estimator=gae"]
+CLUSTER = ["trainer.n_gpus_per_node=2", "trainer.executor=ray", "algorithm.adv_estimator=gae"]
 
 
 @pytest.fixture
@@ -162,8 +168,7 @@ def test_several_processes_are_rays_and_agent_loops_run_on_cpus(job, reward, clu
     setup.prepare(loaded)
     trainer = setup.build(loaded.config)
     (how,) = cluster.connected
-    assert how.pop("ray_init") is loaded.config.ray_init
-    assert how.pop("under") is None, "no profiler"
+    assert how.pop("ray_init") is loaded.config.ray_init and how.pop("under") is None
     assert how.pop("libraries") == {"actor_rollout_ref.model.external_lib": "own.py"}
     assert how == {"processes": 4, "logs": Path("run/logs"), "deadline_s": 7, "start_deadline_s": 9, "run": Path("run")}
     manager = trainer.resource_pool_manager
@@ -176,7 +181,15 @@ def test_several_processes_are_rays_and_agent_loops_run_on_cpus(job, reward, clu
 
 def test_pools_of_the_configuration_are_those_of_the_run(job, reward, cluster):
     pools = "trainer.resource_pools={main:[2],value:[1],roles:{critic:value}}"
-    loaded = load_ppo([*job, "algorithm.adv_estimator=gae", pools, "actor_rollout_ref.rollout.agent.num_workers=3"])
+    loaded = load_ppo(
+        [
+            *job,
+            "trainer.executor=ray",
+            "algorithm.adv_estimator=gae",
+            pools,
+            "actor_rollout_ref.rollout.agent.num_workers=3",
+        ]
+    )
     setup.prepare(loaded)
     manager = setup.build(loaded.config).resource_pool_manager
     processes = {name: pool.process_on_nodes for name, pool in manager.pools.items()}

@@ -1,4 +1,4 @@
-"""Processes: one here or several with Ray, pools that roles run on, and models that can be shared out over them.
+"""Processes: one or several, with Ray or without, pools that roles run on, and models that can be shared out over them.
 `cluster` knows the keys alone; `devices`, called once torch is there, how many GPUs this machine has."""
 
 import importlib.util
@@ -29,9 +29,11 @@ NODES, PER_NODE, EXECUTOR = "trainer.nnodes", "trainer.n_gpus_per_node", "traine
 POOLS, ADDRESS, NUM_CPUS = "trainer.resource_pools", "ray_init.address", "ray_init.num_cpus"
 EXAMPLE = "{main:[2],judge:[1],roles:{reward_model:judge}}"
 WITH_THE_POLICY = ("actor", "rollout", "ref", "actor_rollout")  # roles that one worker plays together
-OF_RAY = (
-    "trainer.worker_timeout", "trainer.ray_wait_register_center_timeout",
-    "actor_rollout_ref.rollout.agent.num_workers", NUM_CPUS, ADDRESS, "ray_init.timeline_json_file",
+OF_RAY = (NUM_CPUS, ADDRESS, "ray_init.timeline_json_file")
+PER_GPU = "trainer.processes_per_gpu"
+OF_SEVERAL = (
+    "trainer.worker_timeout", "trainer.ray_wait_register_center_timeout", PER_GPU,
+    "actor_rollout_ref.rollout.agent.num_workers",
 )  # fmt: skip
 ACTOR, REFERENCE = "actor_rollout_ref.actor", "actor_rollout_ref.ref"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -47,13 +49,23 @@ def cluster(config: PPOConfig, given: Given) -> None:
         if spec is None or spec.origin is None:  # a folder of that name has no origin
             key = next((name for name in (EXECUTOR, POOLS, PER_NODE, NODES) if name in given), EXECUTOR)
             raise ConfigError(
-                f"{key}: several processes need the package ray; install it with `{install_command('ray')}`, on every "
+                f"{key}: several machines need the package ray; install it with `{install_command('ray')}`, on every "
                 "machine in the same version"
+            )
+        if config.trainer.processes_per_gpu > 1:
+            raise ConfigError(
+                f"{PER_GPU}={config.trainer.processes_per_gpu} with {EXECUTOR}=ray: Ray gives every process a GPU of "
+                f"its own; set {EXECUTOR}=processes"
             )
         _pools(config, given)
         _address(config, given)
+    elif config.trainer.executor == "processes":
+        given.unused(f"{EXECUTOR} is processes: those of this machine, without Ray", *OF_RAY)
+        _pools(config, given)
+        if any(len(pool.on_nodes) > 1 for pool in pools_of(config)):
+            raise ConfigError(f"{EXECUTOR}=processes starts processes on this machine alone; set {EXECUTOR}=ray")
     else:
-        given.unused(f"{EXECUTOR} is local: one process, without Ray", *OF_RAY)
+        given.unused(f"{EXECUTOR} is local: one process, without Ray", *OF_SEVERAL, *OF_RAY)
     if config.trainer.n_gpus_per_node != "auto" or config.trainer.resource_pools:
         _split(config, given)
 
@@ -65,18 +77,18 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
         trainer.n_gpus_per_node = max(1, gpus)
         _split(config, given)
     rollout, spec = config.actor_rollout_ref.rollout, engine_spec(config.actor_rollout_ref.rollout.name)
-    if gpus and config.trainer.executor == "ray":
+    if gpus and config.trainer.executor != "local":
         refuse_spans(rollout.tensor_model_parallel_size)
     spec.check_devices(rollout, ROLLOUT, gpus, f"{ROLLOUT}.name=")
     # With Ray, other machines may have GPUs where this one has none.
-    if trainer.device == "cpu" or (not gpus and trainer.executor == "local"):
+    if trainer.device == "cpu" or (not gpus and trainer.executor != "ray"):
         spec.check_cpu(rollout, ROLLOUT, given, f"{ROLLOUT}.name=")
     wanted = sum(pool.processes for pool in pools_of(config))
-    if gpus and wanted > gpus and config.ray_init.address is None:
+    if gpus and wanted > gpus * trainer.processes_per_gpu and config.ray_init.address is None:
         key = f"{POOLS}={show(trainer.resource_pools)}" if trainer.resource_pools else f"{PER_NODE}={wanted}"
         raise ConfigError(
-            f"{key}: {wanted} processes with a GPU each, and this machine has {gpus}; lower it, train on the CPU "
-            f"(trainer.device=cpu), where processes share, or name a cluster that has more in {ADDRESS}"
+            f"{key}: {wanted} processes with a GPU each, and this machine has {gpus}; lower it, let processes share a "
+            f"GPU ({PER_GPU}), train on the CPU (trainer.device=cpu), or name a cluster that has more in {ADDRESS}"
         )
     if said := describe(config):
         given.say(said)
@@ -84,10 +96,10 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
 
 
 def refuse_spans(size: int) -> None:
-    """NotAvailable for an engine over several GPUs of a Ray, whose processes see one each."""
+    """NotAvailable for an engine over several GPUs, where processes see one each."""
     if size > 1:
         raise NotAvailable(
-            f"{ROLLOUT}.tensor_model_parallel_size={size} on GPUs with Ray",
+            f"{ROLLOUT}.tensor_model_parallel_size={size} on GPUs with several processes",
             "It was built and tried with processes on CPUs alone; leave it at 1, or train in one process "
             f"({EXECUTOR}=local), whose engine may have several GPUs",
         )
@@ -100,12 +112,16 @@ def _executor(config: PPOConfig, given: Given) -> None:
     count, asked = trainer.nnodes * per_node, f"{NODES}={trainer.nnodes} × {PER_NODE}={trainer.n_gpus_per_node}"
     reason = f"{POOLS} is set" if trainer.resource_pools else f"{asked} is more than one process"
     several = count > 1 or trainer.resource_pools is not None
+    pools = (trainer.resource_pools or {}).values()
+    address = config.ray_init.address or os.environ.get("RAY_ADDRESS")
+    many = trainer.nnodes > 1 or any(isinstance(counts, list) and len(counts) > 1 for counts in pools)
     if trainer.executor == "local" and several:
         raise ConfigError(f"{EXECUTOR}=local runs one process, but {reason}; leave one of them out")
     if trainer.executor == "auto":
-        trainer.executor = "ray" if several else "local"
+        trainer.executor = ("ray" if many or address else "processes") if several else "local"
         if several:
-            given.say(f"{EXECUTOR}=ray, because {reason}")
+            named = f", and there is a Ray at {address}" if address and not many else ""
+            given.say(f"{EXECUTOR}={trainer.executor}, because {reason}{named}")
     if trainer.executor == "local":
         trainer.n_gpus_per_node = 1
 

@@ -39,7 +39,13 @@ def profiling(config: PPOConfig, given: Given) -> None:
         given.no_effect(
             "agent loops ask for tokens from other processes, in no call of a step; use discrete=false", ROLLOUT
         )
-    if options and "nsys" not in (section.tool for section in sections.values() if section.enable):
+    by_nsys = "nsys" in (section.tool for section in sections.values() if section.enable)
+    if by_nsys and config.trainer.executor == "processes":
+        raise ConfigError(
+            "global_profiler.tool=nsys with trainer.executor=processes: nsys has to start the Python of each worker, "
+            "and these are forked; set trainer.executor=ray"
+        )
+    if options and not by_nsys:
         given.no_effect("the tool is not nsys", *options)
 
 

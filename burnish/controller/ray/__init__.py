@@ -1,19 +1,46 @@
-"""RayWorkerGroup: workers in separate processes, on one machine or many, started and watched by Ray.
+"""Workers started and watched by Ray, on one machine or many: `connect` gives their RemoteWorkerGroup. Every large
+tensor is put into Ray's object store once and read there by all processes of a node."""
 
-    cluster.py  Cluster: a Ray that is connected to, and its nodes: a process's log read there, one that hangs ended
-    group.py    connect: starts a Ray here or joins a cluster; RayWorkerGroup: the workers of one role on it; RayPeer
-    hosts.py    Hosts: the worker processes of one pool (../host.py is what runs in them)
-    future.py   RayFuture: the outcome of one call, or the error that says why there is none
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-A call waits for the answer of every worker. What unblocks it: the answers; a failure and a short grace, in which a more
-telling one may come; the end of a process, which Ray reports; the deadline. When one worker has left a common call
-while others wait for it in a collective, after a death, and past the deadline, all processes of the pool are ended:
-every later call raises WorkerDied. Every tensor is put into Ray's object store once and read there by all processes of
-a node.
-"""
+import ray
 
-from burnish.controller.ray.future import RayFuture
-from burnish.controller.ray.group import RayWorkerGroup, connect
-from burnish.controller.ray.hosts import AT_ONCE, Hosts, Process
+from burnish.config.trainer import RayInitConfig
+from burnish.controller.process import Surroundings
+from burnish.controller.ray.cluster import AT_ONCE, RayCluster, RayHost, RayLine, start_ray
+from burnish.controller.remote import RemoteWorkerGroup
 
-__all__ = ["AT_ONCE", "Hosts", "Process", "RayFuture", "RayWorkerGroup", "connect"]
+__all__ = ["AT_ONCE", "RayCluster", "RayHost", "RayLine", "connect"]
+
+
+def connect(
+    ray_init: RayInitConfig,
+    *,
+    processes: int,  # that will be started, of all pools
+    logs: Path | None,  # folder for a log file of each; None: kept only until `disconnect`
+    deadline_s: float,  # the longest wait for one call
+    start_deadline_s: float,  # the longest wait for processes to be placed and started
+    run: Path | None = None,  # the run folder, where every process reports what it waits for
+    libraries: Mapping[str, Any] | None = None,  # keys and values of `….external_lib`, which every process imports
+    under: Callable[[str], list[str]] | None = None,  # by a worker's name: the command its Python is started with
+) -> type[RemoteWorkerGroup]:
+    """Start a Ray on this machine, or join the one at `ray_init.address` (or the one this process already uses)."""
+    ours = not ray.is_initialized()
+    address = ray_init.address or os.environ.get("RAY_ADDRESS") or "local"
+    if ours:
+        start_ray(address, ray_init.num_cpus or max(processes, 2))
+    surroundings = Surroundings.of(logs, run, libraries)
+    cluster = RayCluster(
+        surroundings,
+        deadline_s,
+        start_deadline_s,
+        logs is None,
+        ours,
+        shared=not ours or address != "local",
+        timeline=ray_init.timeline_json_file,
+        under=under,
+    )
+    return RemoteWorkerGroup.of(cluster)

@@ -3,20 +3,22 @@
 from burnish.health.history import History, mean
 from burnish.health.rule import BROKEN, WARNING, Finding, Rule
 
-BAD, UNSCORED = "failures/bad_steps", "failures/reward"
+BAD, UNSCORED = ("failures/bad_steps", "train/bad_step"), "failures/reward"
 STEPS = 5
 
 
 def bad_updates(history: History) -> Finding | None:
-    points = history.points(BAD)
+    points = [(step, count) for name in BAD for step, count in history.points(name) if count]
     if not points:
         return None
-    lr = history.key("actor_rollout_ref.actor.optim.lr", 0.0)
+    name = f"{history.optimiser}.lr"
+    lr = history.key(name, 0.0)
+    dtype = "model.dtype" if name == "optim.lr" else "actor_rollout_ref.actor.fsdp_config.model_dtype"
     return Finding(
         BROKEN if len(points) >= STEPS else WARNING,
         f"updates of {len(points)} steps were NaN or infinite and not applied, last at step {points[-1][0]}",
-        f"`burnish replay` runs a dumped one again; a lower learning rate (actor_rollout_ref.actor.optim.lr from "
-        f"{lr:g} to {lr / 10:g}), or float32 (actor_rollout_ref.actor.fsdp_config.model_dtype=float32)",
+        f"`burnish replay` runs a dumped one again; a lower learning rate ({name} from {lr:g} to {lr / 10:g}), or "
+        f"float32 ({dtype}=float32)",
     )
 
 
@@ -33,6 +35,6 @@ def unscored(history: History) -> Finding | None:
 
 
 RULES = [
-    Rule("bad_updates", "Updates are NaN or infinite", "They are not applied; the weights stay.", (BAD,), bad_updates),
+    Rule("bad_updates", "Updates are NaN or infinite", "They are not applied; the weights stay.", BAD, bad_updates),
     Rule("unscored", "Responses cannot be scored", "They are dropped, or count 0.", (UNSCORED,), unscored),
 ]

@@ -4,15 +4,19 @@ from burnish.health.history import History, has_moved, mean, trend
 from burnish.health.rule import BROKEN, NOTE, WARNING, Finding, Rule
 
 KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
-GRAD, CLIPPED, LR_NOW = "actor/grad_norm", "actor/pg_clipfrac", "actor/lr"
+GRAD, GRADS = "actor/grad_norm", ("actor/grad_norm", "train/grad_norm")  # of `burnish ppo`; of all commands
+CLIPPED, LR_NOW, MOVED = "actor/pg_clipfrac", "actor/lr", "actor/ppo_kl"
 SCORE, ENTROPY, LENGTH, USEFUL = "critic/score/mean", "response/entropy", "response_length/mean", "groups/useful_ratio"
-LR = "actor_rollout_ref.actor.optim.lr"
+ACTOR, LR = "actor_rollout_ref.actor", "actor_rollout_ref.actor.optim.lr"
 STEPS = 5
+OF_RESPONSES = ("gspo", "geo_mean")  # their ratio is that of a response, with a range so narrow that most are clipped
+STILL = 1e-6  # KL between the policies before and after the updates of a step
 
 
 def lower(history: History, by: int) -> str:
-    lr = history.key(LR, 0.0)
-    return f"a lower learning rate ({LR} from {lr:g} to {lr / by:.2g})"
+    name = f"{history.optimiser}.lr"
+    lr = history.key(name, 0.0)
+    return f"a lower learning rate ({name} from {lr:g} to {lr / by:.2g})"
 
 
 def kl(history: History) -> Finding | None:
@@ -31,35 +35,57 @@ def kl(history: History) -> Finding | None:
 
 
 def gradient(history: History) -> Finding | None:
-    values, clip = history.recent(GRAD, 3), history.key("actor_rollout_ref.actor.grad_clip", 1.0)
-    before = sorted(value for _, value in history.points(GRAD)[:-3])
+    name = next((name for name in GRADS if history.count(name)), GRAD)
+    key = "actor_rollout_ref.actor.grad_clip" if name == GRAD else "optim.grad_clip"
+    values, clip = history.recent(name, 3), history.key(key, 1.0)
+    before = sorted(value for _, value in history.points(name)[:-3])
     if not values or len(before) < STEPS:
         return None
     usual, now = before[len(before) // 2], min(values)
     if now > 10 * usual and now > clip:
         said = f"the gradient norm of the last 3 steps is at least {now:.3g}, usually {usual:.3g}"
-        return Finding(WARNING, said, f"{lower(history, 3)}; look at the rewards and lengths of these steps")
-    many = history.recent(GRAD, 20)
+        return Finding(WARNING, said, f"{lower(history, 3)}; look at the batches of these steps")
+    many = history.recent(name, 20)
     if many and min(many) > 5 * clip:
         said = f"the gradient norm was above {min(many):.3g} in the last 20 steps: each was clipped to {clip:g}"
         return Finding(
             NOTE,
             said,
-            "clipping sets the step size: a higher actor_rollout_ref.actor.grad_clip with a lower learning rate makes "
-            "steps depend on the gradient again",
+            f"clipping sets the step size: a higher {key} with a lower learning rate makes steps depend on the "
+            "gradient again",
         )
     return None
 
 
 def ratio_clipping(history: History) -> Finding | None:
     value = mean(history.recent(CLIPPED, STEPS))
-    if not value > 0.3:
+    if not value > (0.95 if history.key(f"{ACTOR}.policy_loss.loss_mode") in OF_RESPONSES else 0.2):
         return None
+    clip = history.key(f"{ACTOR}.clip_ratio", 0.2)
+    wider = f", a wider range ({ACTOR}.clip_ratio from {clip:g} to 0.2)" if clip < 0.1 else ""
     return Finding(
         WARNING,
         f"{value:.0%} of the tokens of the last {STEPS} steps were clipped: updates leave the trusted region",
-        f"{lower(history, 3)}, fewer passes over a batch (actor_rollout_ref.actor.ppo_epochs), or larger mini-batches "
-        "(actor_rollout_ref.actor.ppo_mini_batch_size)",
+        f"{lower(history, 3)}{wider}, fewer passes over a batch ({ACTOR}.ppo_epochs), or larger mini-batches "
+        f"({ACTOR}.ppo_mini_batch_size)",
+    )
+
+
+def still(history: History) -> Finding | None:
+    """Several updates of a batch, and the policy after them is the one before. With one there is no ratio."""
+    updates = history.key("data.train_batch_size", 1) // history.key(f"{ACTOR}.ppo_mini_batch_size", 1)
+    updates *= history.key(f"{ACTOR}.ppo_epochs", 1)
+    moved, useful = [abs(value) for value in history.recent(MOVED, 20)], history.recent(USEFUL, 20)
+    lr, gradients = history.key(LR, 0.0), history.recent(GRAD, 20)
+    if updates < 2 or not moved or mean(moved) > STILL or max(history.recent(CLIPPED, 20), default=0.0) > 0:
+        return None
+    if mean(useful or [1.0]) < 0.2 or min(gradients, default=0.0) == 0 or history.recent(LR_NOW, 1) < [lr / 2]:
+        return None  # nothing to learn from, or the learning rate is not what it will be or was
+    return Finding(
+        WARNING,
+        f"in the last 20 steps no token was clipped, and the {updates} updates of a step moved the policy by a KL of "
+        f"{mean(moved):.1g}: they have no effect",
+        f"a higher learning rate ({LR} from {lr:g} to {10 * lr:g})",
     )
 
 
@@ -108,7 +134,7 @@ RULES = [
         "gradient_norm",
         "The gradient norm explodes, or is always clipped",
         "Steps are dominated by a few batches.",
-        (GRAD,),
+        GRADS,
         gradient,
     ),
     Rule(
@@ -117,6 +143,13 @@ RULES = [
         "The policy moves too far from the one that generated the batch; clipped tokens have no gradient.",
         (CLIPPED,),
         ratio_clipping,
+    ),
+    Rule(
+        "updates_without_effect",
+        "No token is ever clipped, and updates have no effect",
+        "The later updates of a batch see the same policy as the first: the learning rate is too small.",
+        (CLIPPED, MOVED, GRAD, LR_NOW, USEFUL),
+        still,
     ),
     Rule(
         "nothing_moves",

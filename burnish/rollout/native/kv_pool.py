@@ -77,6 +77,7 @@ class KVPool:
     def _room(self, share: float) -> float:
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
+            share *= torch.cuda.get_per_process_memory_fraction(self.device)  # below 1 where processes share it
             return min(share * total, MARGIN * free)
         return share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

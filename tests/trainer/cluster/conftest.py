@@ -1,22 +1,16 @@
-"""Whole runs on Ray, as `burnish ppo` makes them: `run(2, *overrides)` has two workers, `run(0, …)` does without Ray.
-
-Starting a worker process takes longer than these runs do. So a module's tests share one Ray, and `run` has worker
-processes kept for the runs that come after; `run.with_new_processes` starts others. A run in kept
-processes makes all its workers anew and goes to its own working directory: nothing else of an earlier run is left.
-"""
+"""Whole runs in several processes, as `burnish ppo` makes them: `run(2, *overrides)` has two workers, `run(0, …)` is
+one process."""
 
 import os
+import re
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from burnish.config.load import load_ppo
-from burnish.controller.group import ClassWithInitArgs
-from burnish.controller.worker import Worker
 from burnish.trainer import setup
 from tests.trainer.cluster.struck import StruckWorker
 from tests.trainer.conftest import CLOCKS, jsonl
@@ -30,116 +24,60 @@ DIFFERS_BY_NATURE = (
 # Sums in another order: float32 has 7 digits, of which later steps lose some, because Adam divides gradients by their
 # own size. What is near 0 is compared as such.
 RELATIVE, ABSOLUTE = 2e-4, 2e-6
-LONG = [pytest.mark.ray, pytest.mark.slow, pytest.mark.cluster]
+ONE_AGENT = "actor_rollout_ref.rollout.agent.num_workers=1"
+LONG = [pytest.mark.slow, pytest.mark.cluster]
+WORKER = re.compile(b"ray::|burnish.controller.processes.fork_server")  # in its command line
 
 
-class Moved(Worker):
-    """Takes a kept process to the working directory of the run that uses it now."""
-
-    def __init__(self, folder: str):
-        os.chdir(folder)
-
-
-class Kept:
-    """Worker processes of earlier runs, by how many there are in a pool."""
-
-    def __init__(self) -> None:
-        self.free: dict[int, list[Any]] = defaultdict(list)
-
-    def group_of(self, executor: Any) -> Any:
-        """What `setup.executor` is while processes are kept."""
-
-        def make(config: Any) -> Any:
-            group = executor(config)
-            return group if not hasattr(group, "cluster") else self._keeping(group)
-
-        return make
-
-    def _keeping(self, group: Any) -> Any:
-        from burnish.controller.ray import Hosts
-
-        kept = self
-
-        class Keeping(group):
-            taken: ClassVar[list[Any]] = []
-
-            @classmethod
-            def spawn(cls, pool: Any, workers: Any) -> Any:
-                free = kept.free[pool.world_size]
-                if free:
-                    hosts = free.pop()
-                    hosts.cluster, hosts.roles, hosts.name = cls.cluster, [], pool.name
-                else:
-                    hosts = Hosts.start(cls.cluster, pool)
-                cls.taken.append(hosts)
-                cls.on(hosts, {"moved": ClassWithInitArgs(Moved, os.getcwd())})
-                hosts.roles.clear()
-                return cls.on(hosts, workers)
-
-            def shutdown(self) -> None:
-                """They stay."""
-
-            @classmethod
-            def disconnect(cls) -> None:
-                for hosts in cls.taken:
-                    if not hosts.ended:
-                        kept.free[len(hosts.processes)].append(hosts)
-                cls.taken = []
-
-        return Keeping
-
-    def end(self) -> None:
-        for hosts in (hosts for several in self.free.values() for hosts in several):
-            hosts.end("the tests are over")
+@pytest.fixture(params=["processes", pytest.param("ray", marks=[pytest.mark.ray, *LONG])])
+def executor(request: pytest.FixtureRequest) -> str:
+    """Every test is run with the processes of this machine; with Ray, those that ask for it and the long trials."""
+    if request.param == "ray":
+        request.getfixturevalue("shared_ray")
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Kept]:
+def shared_ray() -> Iterator[None]:
     """A Ray that the runs of a module share; `connect` uses the one that its process has."""
     ray = pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ours = not ray.is_initialized()  # tests of the controller in the same process keep one until the end
     if ours:
         ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    kept = Kept()
-    try:
-        yield kept
-    finally:
-        kept.end()
-        if ours:
-            ray.shutdown()
+    yield
+    if ours:
+        ray.shutdown()
+
+
+ON_BOTH = pytest.mark.parametrize(
+    "executor", ["processes", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])], indirect=True
+)
 
 
 class Runs:
     """Trains the job of tests/trainer/conftest.py; the trainer is handed back."""
 
-    def __init__(self, job: list[str], kept: Kept | None, monkeypatch: pytest.MonkeyPatch):
-        self.job, self.kept, self.monkeypatch = job, kept, monkeypatch
+    def __init__(self, job: list[str], executor: str):
+        self.job, self.executor = job, executor
 
     def __call__(self, workers: int, *overrides: str) -> Any:
-        with self.monkeypatch.context() as patch:
-            if self.kept is not None:
-                patch.setattr(setup, "executor", self.kept.group_of(setup.executor))
-            return self.with_new_processes(workers, *overrides)
-
-    def with_new_processes(self, workers: int, *overrides: str) -> Any:
-        one_agent = "actor_rollout_ref.rollout.agent.num_workers=1"
-        on_ray = ["trainer.executor=ray", f"trainer.n_gpus_per_node={workers}", one_agent]
-        loaded = load_ppo([*self.job, *(on_ray if workers else ["trainer.executor=local"]), *overrides])
+        several = [f"trainer.executor={self.executor}", f"trainer.n_gpus_per_node={workers}", ONE_AGENT]
+        loaded = load_ppo([*self.job, *(several if workers else ["trainer.executor=local"]), *overrides])
         setup.prepare(loaded)
         return setup.train(loaded.config, loaded.given)
 
 
 @pytest.fixture
-def run(job: list[str], reward: Any, cluster: Kept, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    return Runs([*job, "data.val_files=null"], cluster, monkeypatch)
+def run(job: list[str], reward: Any, executor: str) -> Runs:
+    return Runs([*job, "data.val_files=null"], executor)
 
 
 @pytest.fixture
 def struck(run: Runs, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`run`, in processes of its own, with a policy worker that a `strike` can hit."""
+    """`run`, with a policy worker that a `strike` can hit."""
     monkeypatch.setattr(setup, "ActorRolloutRefWorker", StruckWorker)
-    return run.with_new_processes
+    return run
 
 
 def lines_of(folder: str | Path) -> list[dict[str, Any]]:

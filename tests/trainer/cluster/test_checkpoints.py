@@ -39,7 +39,6 @@ def going_on(run):
     return go_on
 
 
-@pytest.mark.ray
 def test_saved_on_two_it_resumes_on_one_and_on_four(run, going_on):
     run(2, *PPO, *STEPS, "trainer.default_local_dir=whole")
     assert max(line["critic/grad_norm"] for line in lines_of("whole")) > 0

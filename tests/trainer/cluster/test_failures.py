@@ -18,7 +18,7 @@ import pytest
 from burnish.errors import DeadlineError, RolloutError, WorkerDied, WorkerError
 from burnish.tracking.run_status import read_status
 from burnish.trainer.checkpoint import CheckpointStore
-from tests.trainer.cluster.conftest import LONG, differences, lines_of, wait_for_end, wait_until
+from tests.trainer.cluster.conftest import LONG, ON_BOTH, WORKER, differences, lines_of, wait_for_end, wait_until
 from tests.trainer.cluster.struck import STRUCK, seconds_since_strike, strike
 from tests.trainer.conftest import GRPO, events
 
@@ -51,7 +51,7 @@ def check_told(text, doing, rank=1):
     assert "last lines of " in text and f"logs/global_pool-{rank}.log" in text and "about to suffer" in text, text
 
 
-@pytest.mark.ray
+@ON_BOTH
 def test_killed_in_an_update_it_resumes_from_the_last_checkpoint(struck, expected):
     strike("update", rank=1, step=3)
     struck(2, *RUN, ONCE)
@@ -71,7 +71,6 @@ def look(seen, over):
                 seen.add((process.name, "", ""))
 
 
-@pytest.mark.ray
 @pytest.mark.parametrize("how", [pytest.param("stop", marks=LONG), "sleep"])
 def test_a_hanging_worker_is_reported(struck, how):
     """`stop`: nothing of its process runs any more. `sleep`: its thread that computes hangs."""
@@ -165,7 +164,7 @@ class TestLong:
     def test_an_agent_worker_that_dies(self, run, expected):
         """The reward function, called in the agent worker's process, or in one that it has started, ends it."""
         Path("reward.py").write_text(DEADLY_REWARD)
-        run.with_new_processes(2, *RUN, ONCE)
+        run(2, *RUN, ONCE)
         assert not differences(expected, lines_of("run"))
         (event,) = events("restart")
         assert "rank 0 of 1 of pool 'agents' (agent_loop), pid " in event["error"], event["error"]
@@ -181,7 +180,7 @@ def compute_score(solution_str, ground_truth, extra_info):
     if metrics.exists() and len(metrics.read_text().splitlines()) == 1 and not Path("struck").exists():
         Path("struck").touch()
         pid = os.getpid()
-        while b"RayHost" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        while not any(name in Path(f"/proc/{pid}/cmdline").read_bytes() for name in (b"RayHost", b"fork_server")):
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(pid, signal.SIGKILL)
     return float(len(set(solution_str)) % 3)
@@ -192,7 +191,7 @@ def check_ended():
     def workers():
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if b"ray::" in (process / "cmdline").read_bytes() and os.readlink(process / "cwd") == os.getcwd():
+                if WORKER.search((process / "cmdline").read_bytes()) and os.readlink(process / "cwd") == os.getcwd():
                     yield int(process.name)
 
     wait_for_end(lambda: list(workers()), SOON_S)
@@ -249,11 +248,13 @@ class TestController:
     pytestmark = LONG
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
-    def test_ended_by_a_signal_it_leaves_no_process_behind(self, command, number):
-        running = command(*LONG_RUN)
+    @pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
+    def test_ended_by_a_signal_it_leaves_no_process_behind(self, command, number, executor):
+        running = command(*LONG_RUN, f"trainer.executor={executor}")
         wait_until(lambda: Path("run/rollouts/2.jsonl").exists(), 120, "the second step")
         there = running.all()
-        assert sum("RayHost" in line for line in there.values()) == 3, there
+        workers = {"ray": "RayHost", "processes": "fork_server"}[executor]
+        assert sum(workers in line for line in there.values()) == 3 + (executor == "processes"), there
         os.kill(running.process.pid, number)
         wait_for_end(lambda: {pid: line for pid, line in running.all().items() if not RAYS_OWN.search(line)}, SOON_S)
         wait_for_end(running.all, 90 if number == signal.SIGKILL else SOON_S)
@@ -262,6 +263,7 @@ class TestController:
             said = running.process.stdout.read()
             assert "stopped in step" in said and "the newest checkpoint is" in said, said
 
+    @pytest.mark.ray
     def test_a_full_object_store_ends_the_run_with_a_message(self, command):
         """Answers that carry more than Ray has room for, on a Ray that may not put anything on a disk."""
         Path("reward.py").write_text(
@@ -276,9 +278,11 @@ class TestController:
             "from burnish.cli.main import main\n"
             "sys.exit(main(sys.argv[1:]))\n"
         )
-        running = command(*LONG_RUN, "trainer.worker_timeout=60", "trainer.rollout_dump_freq=-1", code=small)
+        running = command(
+            *LONG_RUN, "trainer.executor=ray", "trainer.worker_timeout=60", "trainer.rollout_dump_freq=-1", code=small
+        )
         said, _ = running.process.communicate(timeout=150)
         assert running.process.returncode == 1, said
-        assert "does not fit into Ray's object store on " in said and "--object-store-memory" in said, said
+        assert "does not fit into Ray's object store: " in said and "--object-store-memory" in said, said
         assert "Traceback" not in said
         wait_for_end(running.all, SOON_S)

@@ -12,7 +12,7 @@ from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.models.tiny import write_tiny_model
 from tests.search.conftest import Words, serving
-from tests.trainer.cluster.conftest import LONG, differences, lines_of
+from tests.trainer.cluster.conftest import LONG, ON_BOTH, differences, lines_of
 from tests.trainer.conftest import GRPO, events, rollouts, write_judge
 from tests.trainer.scripted import question
 
@@ -51,34 +51,32 @@ def judged(judge, run):
 
 @pytest.fixture
 def same(run):
-    """Train without Ray and on each of these numbers of workers; returns the metrics, which were the same."""
+    """Train in one process and on each of these numbers of workers; returns the metrics, which were the same."""
 
-    def check(workers, *overrides, trains=("actor",), only_on_ray=()):
+    def check(workers, *overrides, trains=("actor",), only_there=()):
         run(0, *overrides, "trainer.default_local_dir=one")
         expected = lines_of("one")
         for role in trains:
             flows = [line.get(f"{role}/grad_norm") for line in expected]
             assert any(isinstance(norm, float) and norm > 1e-4 for norm in flows), f"{role} learns nothing: {flows}"
         for count in workers:
-            run(count, *overrides, *only_on_ray, f"trainer.default_local_dir=on-{count}")
+            run(count, *overrides, *only_there, f"trainer.default_local_dir=on-{count}")
             assert not differences(expected, lines_of(f"on-{count}")), f"on {count} workers"
         return expected
 
     return check
 
 
-@pytest.mark.ray
+@ON_BOTH
 def test_grpo_on_two(same):
     same([2], *GRPO, *UNEVEN, "data.val_files=test.parquet", "trainer.test_freq=2")
 
 
-@pytest.mark.ray
 def test_ppo_with_critic_reference_and_reward_model_on_two(same, judged):
     lines = same([2], *PPO, *judged, TWO, trains=("actor", "critic"))
     assert "reward_model/score/mean" in lines[0] and "actor/reward_kl_penalty" in lines[0]
 
 
-@pytest.mark.ray
 def test_generation_that_runs_ahead(run):
     """Not the same figures, which depend on how long things take: the same prompts, each once, and none too old."""
     ahead = ["trainer.async_rollout.enable=true", "trainer.async_rollout.staleness=2"]
@@ -117,12 +115,11 @@ CASES = {
 }
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize(("workers", "keys", "on_ray"), CASES.values(), ids=CASES)
 def test_the_metrics_are_those_of_one_process(same, workers, keys, on_ray):
-    same(workers, *keys, only_on_ray=on_ray)
+    same(workers, *keys, only_there=on_ray)
 
 
 class TestLong:
@@ -136,7 +133,7 @@ class TestLong:
         spread = [HYBRID, ULYSSES, "critic.fsdp_config.fsdp_size=2",
                   "critic.ulysses_sequence_parallel_size=2", "reward_model.model.fsdp_config.fsdp_size=2",
                   "actor_rollout_ref.ref.fsdp_config.param_offload=true"]  # fmt: skip
-        same([4], *PPO, *judged, TWO, trains=("actor", "critic"), only_on_ray=spread)
+        same([4], *PPO, *judged, TWO, trains=("actor", "critic"), only_there=spread)
 
     def test_pools_of_their_own_for_critic_and_reward_model(self, run, judged):
         run(0, *PPO, *judged, TWO, "trainer.default_local_dir=one")
@@ -157,7 +154,7 @@ class TestLong:
                 [2], *GRPO, "do_search=true", "max_turns=2", f"retriever.url={library.url}/retrieve", TWO,
                 "data.max_start_length=60", "data.max_prompt_length=1000", "data.max_response_length=8",
                 f"actor_rollout_ref.model.path={roomy}",
-                only_on_ray=["actor_rollout_ref.rollout.agent.num_workers=2"],
+                only_there=["actor_rollout_ref.rollout.agent.num_workers=2"],
             )  # fmt: skip
         assert lines[0]["env/number_of_actions/min"] == 3
 

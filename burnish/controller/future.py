@@ -1,28 +1,18 @@
-"""RayFuture: the outcome of one call on the processes of a pool, or the error that says why there is none."""
+"""JobFuture: the outcome of one call on the processes of a pool, or the error that says why there is none."""
 
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import ray
-from ray.exceptions import (
-    GetTimeoutError,
-    ObjectLostError,
-    ObjectStoreFullError,
-    OutOfDiskError,
-    RayError,
-    RaySystemError,
-    RayTaskError,
-)
-
+from burnish.controller.cluster import Lacking, Lost
 from burnish.controller.process import say_again
-from burnish.controller.ray.cluster import last_lines
 from burnish.controller.wire import Weight
-from burnish.controller.worker_status import late, no_room, reason
+from burnish.controller.worker_status import late
 from burnish.errors import BurnishError, DeadlineError, WorkerDied, WorkerError, WorkersLate
 from burnish.waits import Wait, ran, waiting
 
 if TYPE_CHECKING:
-    from burnish.controller.ray.hosts import Hosts, Process
+    from burnish.controller.cluster import Process
+    from burnish.controller.hosts import Hosts
 
 GRACE = 2.0  # seconds that others have after the first failure
 BROKEN_GRACE = 15.0  # the same where a collective lost a worker, whose death may be reported late
@@ -31,7 +21,7 @@ LOOK = 0.2  # seconds between looks for failures while answers come in
 E = TypeVar("E", bound=BurnishError)
 
 
-class RayFuture:
+class JobFuture:
     """The outcome of a job; `get` gives the results by rank, or raises the most telling failure.
 
     The deadline (`trainer.worker_timeout`) counts from when the job was given out, whenever `get` is called. Jobs of
@@ -78,16 +68,14 @@ class RayFuture:
                 end = min(end, grace_from + (BROKEN_GRACE if only_broken else GRACE))
             left = end - time.monotonic()  # where nothing is left, there is still one look
             try:
-                if not ray.is_initialized():  # `ray.wait` would start one
-                    raise RaySystemError("this process is not connected to Ray any more")
                 seconds = max(0.0, min(left, LOOK))
-                ready, _ = ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=seconds)
-            except RayError as error:
-                why = self._hosts.ended or f"Ray does not answer: {reason(str(error))}"
+                ready = self._hosts.cluster.wait(list(self._waiting), seconds)
+            except Lost as lost:
+                why = self._hosts.ended or str(lost)
                 self._hosts.end(why)
-                return _from(WorkerDied(f"{self._what} cannot finish: {why}"), error)
-            for ref in ready:
-                self._take(ref, max(left, LOOK))
+                return _from(WorkerDied(f"{self._what} cannot finish: {why}"), lost)
+            for handle in ready:
+                self._take(handle, max(left, LOOK))
         if self._failures:
             return self._most_telling()
         if not self._waiting:
@@ -101,45 +89,44 @@ class RayFuture:
         self._hosts.end(what)
         return WorkersLate(late(what, len(self._hosts.processes), processes, others))
 
-    def _take(self, ref: Any, seconds: float) -> None:
+    def _take(self, handle: Any, seconds: float) -> None:
         """Note what a process answered, or that it cannot any more; a result that is not here in time is waited for."""
-        process, number = self._waiting[ref]
+        process, number = self._waiting[handle]
         rank, reply = process.place.rank, None
         try:
-            reply = ray.get(ref, timeout=seconds)
+            reply = self._hosts.cluster.answer(handle, seconds)
             self._values[rank] = self._hosts.value_of(self._what, reply, seconds)
-        except GetTimeoutError:
+        except TimeoutError:
             return
         except BurnishError as error:
             weight = reply.failure.weight if reply is not None and reply.failure else Weight.TYPED
             self._failures.append((weight, rank, error))
-        except RayError as error:
-            weight, failure = self._lost(process, error)
-            self._failures.append((weight, rank, _from(failure, error)))
+        except Lost as lost:
+            weight, failure = self._lost(process, lost)
+            self._failures.append((weight, rank, _from(failure, lost)))
         if reply is not None:
             say_again(reply.records)
-        del self._waiting[ref]
+        del self._waiting[handle]
         if process.done <= number:
             process.done, process.free_since = number + 1, time.monotonic()
 
-    def _lost(self, process: "Process", error: RayError) -> tuple[Weight, BurnishError]:
-        cause = error.cause if isinstance(error, RayTaskError) else error
-        if isinstance(cause, ObjectStoreFullError | OutOfDiskError):
-            where = no_room(process.address.hostname, str(cause))
-            result = f"{self._what}: the result of rank {process.place.rank} does not fit into {where}"
-            return Weight.TYPED, WorkerError(result)
-        if isinstance(cause, ObjectLostError):  # it belonged to a process that has died
-            return Weight.DIED, WorkerDied(
-                f"{self._what} on {self._hosts.named(process)} lacks data from a process that has died: "
-                f"{reason(str(cause))}"
-            )
-        if isinstance(error, RayTaskError):
-            return Weight.UNTYPED, WorkerError(f"{self._what} failed on {self._hosts.named(process)}: {cause}")
-        if self._hosts.ended:
-            return Weight.DIED, WorkerDied(f"{self._what} cannot finish: {self._hosts.ended}")
-        self._dead[process.place.rank] = process
-        died = f"{self._hosts.named(process)}, died while it ran {self._what}: {reason(str(error))}"
-        return Weight.DIED, WorkerDied(died)
+    def _lost(self, process: "Process", lost: Lost) -> tuple[Weight, BurnishError]:
+        hosts, rank = self._hosts, process.place.rank
+        match lost.lacking:
+            case Lacking.ROOM:
+                return Weight.TYPED, WorkerError(
+                    f"{self._what}: the result of {hosts.named(process)} does not fit into {lost}"
+                )
+            case Lacking.DATA:
+                missing = f"lacks data from a process that has died: {lost}"
+                return Weight.DIED, WorkerDied(f"{self._what} on {hosts.named(process)} {missing}")
+            case Lacking.CALL:
+                return Weight.UNTYPED, WorkerError(f"{self._what} failed on {hosts.named(process)}: {lost}")
+        if hosts.ended:
+            return Weight.DIED, WorkerDied(f"{self._what} cannot finish: {hosts.ended}")
+        self._dead[rank] = process
+        why = hosts.cluster.why_gone(process, lost)
+        return Weight.DIED, WorkerDied(f"{hosts.named(process)}, died while it ran {self._what}: {why}")
 
     def _most_telling(self) -> BurnishError:
         """The failure to raise; the processes are ended where they are of no use any more."""
@@ -148,7 +135,7 @@ class RayFuture:
         if weight is Weight.DIED and rank in self._dead:
             others = sorted(set(self._dead) - {rank})
             also = f"\nso did ranks {', '.join(map(str, others))}" if others else ""
-            error = _from(WorkerDied(why + also + last_lines(self._dead[rank].address)), error)
+            error = _from(WorkerDied(why + also + self._dead[rank].line.last_lines(self._dead[rank].address)), error)
         if weight is Weight.BROKEN:
             why = self._broken(rank, error)
             error = _from(WorkerDied(why), error)
@@ -158,7 +145,7 @@ class RayFuture:
         return error
 
     def _broken(self, rank: int, error: BurnishError) -> str:
-        """A collective lost a worker of whose death Ray does not know: name those that do not answer."""
+        """A collective lost a worker of whose death nothing else is known: name those that do not answer."""
         waiting = [process for process, _ in self._waiting.values()]
         found = self._hosts.status(waiting)
         silent = [self._hosts.named(process) for process in waiting if not found[id(process)]]
