@@ -159,4 +159,4 @@ def test_the_command_starts_itself_again_under_nsys(job, reward, tmp_path, optio
     (line,) = Path("nsys.log").read_text().splitlines()
     assert found in line and "--capture-range=cudaProfilerApi --capture-range-end=repeat" in line
     assert f"--output={tmp_path}/run/nsys/controller" in line and "--kill" not in line
-    assert ("-t osrt" in line) == ("osrt" in options)
+    assert ("-t osrt" in line) == ("osrt" in options) and "--trace-fork-before-exec=true" in line
