@@ -12,8 +12,8 @@ SMALL = 0.01  # nats; of differences between losses that low, none matters
 
 def rising(history: History) -> Finding | None:
     found = fall([(step, -loss) for step, loss in history.points(LOSS)])
-    if found is None or found.top - found.now < SMALL:
-        return None
+    if found is None or found.top - found.now < SMALL or not history.key("data.shuffle", True):
+        return None  # in the order of their file, later examples may be harder
     lr = history.key(LR, 0.0)
     return Finding(
         BROKEN if found.is_whole else WARNING,
