@@ -58,7 +58,7 @@ test-hostile: $(FULL) ## run all hostile programs, functions, tools, folders and
 test-kill: $(FULL) ## kill N runs of all kinds at random moments, and resume each (N=200: an hour)
 	$(BIN)/python -m tests.trainer.kills --kills $(N) $(ARGS)
 
-test-cluster: $(FULL) ## run the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
+test-cluster: $(FULL) ## run the long trials of several processes: all shapes of a cluster, every failure, two nodes (minutes)
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
 test-browser: $(FULL) ## run the tests of the dashboard in a real Chromium (Debian: packages chromium, chromium-driver)

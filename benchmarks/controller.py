@@ -11,6 +11,8 @@ to stderr. Fails where a column of a batch was put into the object store more th
     puts, MB put    what the controller put into the object store in a step; `columns` are tensors, the rest is pickled
     MB got          what came back
 
+The first lines are the seconds until processes are started, by executor.
+
 Lines, a + b · workers + c · MB (put and got), are fitted to added and to CPU. Workers share the cores of this machine,
 where a cluster has some for each, so the b of added is too large here, and the CPU shows more. The second table has
 the calls alone: as many as for 1,000 workers, sent to a few processes that answer at once, with the controller's own
@@ -29,6 +31,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -39,9 +42,12 @@ import torch
 from burnish.config.placement import MOST_AGENT_WORKERS
 from burnish.config.trainer import RayInitConfig
 from burnish.controller import ClassWithInitArgs, Dispatch, Future, ResourcePool, Worker, host, register
+from burnish.controller.cluster import Cluster, Process
 from burnish.controller.group import BoundMethod
-from burnish.controller.process import Address
-from burnish.controller.ray import AT_ONCE, Hosts, Process, RayWorkerGroup, connect
+from burnish.controller.hosts import Hosts
+from burnish.controller.processes import start
+from burnish.controller.ray import AT_ONCE, RayLine, connect
+from burnish.controller.remote import RemoteWorkerGroup
 from burnish.controller.wire import pack
 from burnish.controller.worker import WorkerPlace
 from burnish.data.dataset import collate
@@ -179,14 +185,14 @@ def answered(rows: int, width: int) -> DataProto:
 class Watch:
     """Seconds in calls by method, and what went into the object store and came back."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.reset()
-        put, unpack = ray.put, host.unpack
+        put, unpack = cluster.store, host.unpack
 
         def counted_put(value: Any) -> Any:
             self.puts += 1
-            self.put_bytes += len(value)  # bytes, or an array of them
-            if isinstance(value, np.ndarray):  # the memory of a tensor, which lives until the end of the step
+            self.put_bytes += len(value)
+            if value.flags.writeable:  # the memory of a tensor, which lives until the end of the step
                 self.columns += 1
                 self.twice += (value.ctypes.data, len(value)) in self.seen
                 self.seen.add((value.ctypes.data, len(value)))
@@ -196,7 +202,7 @@ class Watch:
             self.got_bytes += len(skeleton) + sum(map(len, memory))
             return unpack(skeleton, memory, *rest)
 
-        ray.put, host.unpack = counted_put, counted_unpack  # type: ignore[assignment]
+        cluster.store, host.unpack = counted_put, counted_unpack  # type: ignore[assignment, method-assign]
 
     def reset(self) -> None:
         self.puts = self.columns = self.twice = self.put_bytes = self.got_bytes = 0
@@ -207,7 +213,7 @@ class Watch:
 class Watched:
     """A worker group whose calls are timed."""
 
-    def __init__(self, group: RayWorkerGroup, watch: Watch):
+    def __init__(self, group: RemoteWorkerGroup, watch: Watch):
         self.group, self.watch = group, watch
 
     def __getattr__(self, name: str) -> Any:
@@ -248,7 +254,7 @@ def measure_steps(
     hosts: tuple[Hosts, Hosts], watch: Watch, rows: int, width: int, seconds: float, steps: int
 ) -> dict[str, Any]:
     """The results of a step over these processes; medians over the steps after the first."""
-    group_class: Any = type("Group", (RayWorkerGroup,), {"cluster": hosts[0].cluster})
+    group_class: Any = RemoteWorkerGroup.of(hosts[0].cluster)
     models = group_class.on(hosts[0], {"actor_rollout_ref": ClassWithInitArgs(Models, seconds)})["actor_rollout_ref"]
     agents = group_class.on(hosts[1], {"agent_loop": ClassWithInitArgs(Agents, seconds)})["agent_loop"]
     agents.prepare(prompts_of(rows), width)
@@ -321,9 +327,8 @@ class Light:
 
 def measure_calls(hosts: Hosts, actors: list[Any], width: int, batch: DataProto, repeat: int = 5) -> dict[str, float]:
     """Seconds that the controller takes to send a call to so many workers, and then to wait for all answers."""
-    nowhere = Address(0, "", "", "", "", 0)
-    places = [Process(actors[rank % len(actors)], WorkerPlace(rank, width), nowhere) for rank in range(width)]
-    group = RayWorkerGroup("light", Models, Hosts("light", places, hosts.cluster))
+    places = [Process(RayLine(actors[rank % len(actors)]), WorkerPlace(rank, width)) for rank in range(width)]
+    group = RemoteWorkerGroup.of(hosts.cluster)("light", Models, Hosts("light", places, hosts.cluster))
     methods: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "alone": (group.update_weights, (0,)), "with batch": (group.update_actor, (batch, 0)),
     }  # fmt: skip
@@ -402,18 +407,32 @@ def main() -> None:
         parser.error(f"rows must be a multiple of {SAMPLES}, the samples of a prompt, and tokens at least 4")
     logging.getLogger("burnish").setLevel(logging.WARNING)
     processes = 2 * max(options.workers)  # of both pools; Ray warns where it has to start many more than it knows CPUs
-    group_class = connect(RayInitConfig(), processes=processes, logs=None, deadline_s=300.0, start_deadline_s=300.0)
+    limits: dict[str, Any] = {"logs": None, "deadline_s": 300.0, "start_deadline_s": 300.0}
+    ready = {"processes": ready_after(lambda: start(**limits), max(options.workers))}
+    ready["ray"] = ready_after(lambda: connect(RayInitConfig(), processes=processes, **limits), max(options.workers))
+    group_class = connect(RayInitConfig(), processes=processes, **limits)
     try:
-        report(measure(options, sizes, group_class))
+        report(measure(options, sizes, group_class) | {"ready": ready})
     finally:
         group_class.disconnect()
 
 
+def ready_after(begin: Callable[[], type[RemoteWorkerGroup]], count: int) -> float:
+    """Seconds until so many processes of an executor have answered, in a process group where there are several."""
+    began = time.perf_counter()
+    group_class = begin()
+    Hosts.start(group_class.cluster, ResourcePool([count], "ready", "cpu"))
+    seconds = time.perf_counter() - began
+    group_class.disconnect()
+    progress(f"  {count} processes after {seconds:.1f} s")
+    return seconds
+
+
 def measure(
-    options: argparse.Namespace, sizes: list[tuple[int, ...]], group_class: type[RayWorkerGroup]
+    options: argparse.Namespace, sizes: list[tuple[int, ...]], group_class: type[RemoteWorkerGroup]
 ) -> dict[str, Any]:
     """Steps of all sizes, then calls of all widths; processes are started once."""
-    cluster, watch, most = group_class.cluster, Watch(), max(options.workers)
+    cluster, watch, most = group_class.cluster, Watch(group_class.cluster), max(options.workers)
     progress(f"starting {most} and {min(most, MOST_AGENT_WORKERS)} processes")
     pools = [
         Hosts.start(cluster, ResourcePool([count], name, "cpu"))
@@ -453,6 +472,9 @@ def first(pool: Hosts, count: int) -> Hosts:
 
 def report(results: dict[str, Any]) -> None:
     shown = [*SHOWN, "elsewhere"]
+    most = max(run["workers"] for run in results["steps"])
+    for executor, seconds in results["ready"].items():
+        print(f"trainer.executor={executor}: {most} processes are ready after {seconds:.1f} s")
     print(f"a step, ms added to {SLEEPS} × {results['seconds']:g} s of simulated compute, on {results['cores']} cores")
     print(f"{'workers':>8}{'rows × tokens':>15}{'added':>8}" + "".join(f"{name:>15}" for name in shown), end="")
     print(f"{'CPU':>8}{'puts':>6}{'columns':>9}{'MB put':>8}{'MB got':>8}")

@@ -5,8 +5,11 @@ dispatch.py   `register`: says how calls of a method are split over workers and 
 group.py      WorkerGroup: the workers of one class, with the registered methods bound; ClassWithInitArgs
 pool.py       Role, ResourcePool, ResourcePoolManager: which roles run on which devices
 local.py      LocalWorkerGroup: one worker in this process
-ray/          RayWorkerGroup: workers in separate processes, on one machine or many. What it is made of:
-              host.py      what runs in such a process
+remote.py     RemoteWorkerGroup: workers in separate processes, on one machine or many. What it is made of:
+              hosts.py     Hosts: the processes of one pool, to which jobs are given
+              future.py    JobFuture: the outcome of one call, or the error that says why there is none
+              cluster.py   Cluster, Line: what an executor does, as processes/ and ray/ do
+              host.py      WorkerHost: what runs in such a process
               process.py   its log file, threads and network; what is reported of one that hangs or died
               wire.py      how arguments, results and errors cross
 """
