@@ -43,6 +43,8 @@ class Recorder:
         """Opened each time: what an earlier run left may be moved aside meanwhile."""
         with self._lock:
             lines, self._lines = self._lines, []
+            if not lines:
+                return
             try:
                 self.path.parent.mkdir(exist_ok=True)
                 with self.path.open("a") as file:

@@ -151,7 +151,7 @@ class TrajectoryRunner:
             whole = sum(_sampled(task.result()) for task in ended)
             tokens = whole if before is None else self.engine.stats().get("generated_tokens", before) - before
             open_, seconds = len(tasks) - len(ended), time.monotonic() - began
-            # Those that are longer than usual go on for as long again.
+            # Where they are longer than usual already, half of the mean so far is expected of each.
             rest = max(open_ * usual - max(tokens - whole, 0), open_ * tokens / len(tasks) / 2)
             left = rest * seconds / tokens if tokens > 0 else None
             return BatchProgress(call.doing, len(ended), len(tasks), tokens / max(seconds, 1e-3), left, seconds)

@@ -12,7 +12,8 @@ import torch
 from burnish.algorithms.masked import masked_sum
 
 NGRAM = 4  # tokens; a response repeats itself where most of its n-grams occurred in it before
-LOOKED_AT = 64  # responses, spread over the batch: each costs a tenth of a millisecond
+LOOKED_AT = 64  # responses, spread over the batch: each costs some hundredths of a millisecond
+PRIME = np.uint64(1_000_000_007)  # above all token ids
 SHORT = 16  # tokens; a shorter response is not looked at
 
 
@@ -53,5 +54,8 @@ def spread_within_groups(scores: np.ndarray, uid: np.ndarray) -> tuple[float, fl
 
 def _repeats(ids: np.ndarray) -> bool:
     """Whether most n-grams of a response occurred in it before. ids: (n,)"""
-    ngrams = np.lib.stride_tricks.sliding_window_view(ids, NGRAM)
-    return 2 * len(np.unique(ngrams, axis=0)) < len(ngrams)
+    count = len(ids) - NGRAM + 1
+    codes = np.zeros(count, dtype=np.uint64)  # a number for each n-gram: sorting those is five times as fast
+    for i in range(NGRAM):
+        codes = codes * PRIME + ids[i : i + count].astype(np.uint64)  # modulo 2^64
+    return 2 * len(np.unique(codes)) < count

@@ -7,7 +7,7 @@ from burnish.config.key import Keys, key, section
 TOOLS = ("torch", "torch_memory", "nsys")
 CONTENTS = ("cpu", "cuda", "memory", "shapes", "stack")
 OPTIONS = ("controller_nsight_options", "worker_nsight_options")
-RULES, PROFILER = "config/rules/profiling.py", "workers/profiler.py"
+RULES = "config/rules/profiling.py"
 # Each has a section `profiler`. The first covers the whole worker; the second to fourth are parts of it.
 PROFILED = (
     "actor_rollout_ref", "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout", "critic",

@@ -1,6 +1,7 @@
 """How far the trajectories being generated are: on the progress line of a terminal, elsewhere in rare lines."""
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,7 +24,7 @@ def current_batch(folder: Path | None = None) -> BatchProgress | None:
         return None
     found = []
     for file in (folder / "status").glob("*.json"):
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             if time.time() - file.stat().st_mtime < FRESH_S:
                 found += read_batches(json.loads(file.read_text(encoding="utf-8"))["batches"])[:1]
     if not found:
@@ -37,8 +38,9 @@ def read_batches(given: Iterable[Any]) -> list[BatchProgress]:
     """From a status file; TypeError or ValueError where another program wrote it."""
     found = []
     for doing, done, total, speed, left, seconds in given:
-        left_s = None if left is None else float(left)
-        found.append(BatchProgress(str(doing), int(done), int(total), float(speed), left_s, float(seconds)))
+        if not all(map(math.isfinite, (done, total, speed, left or 0.0, seconds))):
+            raise ValueError(f"not finite: {given}")
+        found.append(BatchProgress(str(doing), int(done), int(total), speed, left, seconds))
     return found
 
 

@@ -19,7 +19,7 @@ class BatchColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         batch = current_batch()
-        return Text(f"({batch_in_words(batch)})" if batch else "")
+        return Text(f"({batch_in_words(batch._replace(doing='batch:'))})" if batch else "")
 
 
 class Progress:

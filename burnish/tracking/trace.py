@@ -18,6 +18,7 @@ from burnish.tracking.jsonl import record_of
 from burnish.tracking.timer import WHOLE
 
 CONTROLLER = "controller"
+LATEST = 1e12  # seconds since 1970
 CLOCKS_S = 1e-5  # by which rounded times may differ
 
 Spans = dict[str, list[dict[str, Any]]]  # by process, each in the order of their ends
@@ -81,7 +82,8 @@ class _Lines:
         while (end := self._data.find(b"\n", at)) >= 0:
             span = record_of(self._data[at:end]) or {}
             times = [span.get("start"), span.get("s")]
-            if isinstance(span.get("name"), str) and all(isinstance(one, float | int) for one in times):
+            are_times = all(isinstance(one, float | int) and abs(one) < LATEST for one in times)  # not NaN
+            if are_times and isinstance(span.get("name"), str):
                 yield span
             at = end + 1
 

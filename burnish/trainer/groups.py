@@ -85,9 +85,9 @@ def profiled(config: PPOConfig, step: int, groups: Mapping[str, Any]) -> Iterato
         return
     recording = [group for group in groups.values() if "start_profile" in group.methods]
     with spans.waits_recorded():
-        for group in recording:
-            group.start_profile(step)
         try:
+            for group in recording:
+                group.start_profile(step)
             yield
         except (WorkerDied, WorkersLate):
             raise
@@ -98,7 +98,7 @@ def profiled(config: PPOConfig, step: int, groups: Mapping[str, Any]) -> Iterato
             raise
         for group in recording:
             group.stop_profile()
-    log.info("the profile of step %d is in %s", step, Path(config.global_profiler.save_path) / f"step_{step}")
+    log.info("step %d was profiled into %s", step, config.global_profiler.save_path or "profiles/ of the run folder")
 
 
 def close_within(seconds: float, group: Any) -> None:

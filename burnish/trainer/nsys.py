@@ -1,6 +1,6 @@
-"""Nsight Systems: a step can only be recorded in a process that `nsys profile` has started. Workers of other processes
-are started under it; where the workers are in this process, or it has options of its own, the command starts itself
-again under it. The workers say when a step begins and ends (`workers/profiler.py`)."""
+"""Nsight Systems: a step can only be recorded in a process that `nsys profile` has started. Ray's workers are started
+under it. Where workers are in this process or forked by a child of it, or it has options of its own, the command starts
+itself again under it. The workers say when a step begins and ends (`workers/profiler.py`)."""
 
 import logging
 import os
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "BURNISH_NSYS"  # set in the environment of a command that was started again
 UNDER = ("NSYS_PROFILING_SESSION_ID", VARIABLE)  # the first is nsys's own
 COMMON = {"trace": "cuda,nvtx,cublas,cudnn", "force-overwrite": "true"}
+FORKED = {"trace-fork-before-exec": "true"}
 STEPS = {"capture-range": "cudaProfilerApi", "capture-range-end": "repeat"}  # record the chosen steps only
 
 
@@ -31,11 +32,11 @@ def is_used(config: PPOConfig) -> bool:
 
 def enter(config: PPOConfig) -> None:
     """Start this command again under nsys, where it is to be under it and is not yet."""
-    has_workers = config.trainer.executor == "local"
+    has_workers = config.trainer.executor != "ray"
     if not is_used(config) or any(name in os.environ for name in UNDER):
         return
     if has_workers or config.controller_nsight_options:
-        of_workers = (STEPS, config.worker_nsight_options) if has_workers else ()
+        of_workers = (STEPS, FORKED, config.worker_nsight_options) if has_workers else ()
         under = command(config, "controller", COMMON, *of_workers, config.controller_nsight_options)
         if restart.can_start_again():
             restart.start_again({VARIABLE: "1"}, under)
@@ -43,7 +44,7 @@ def enter(config: PPOConfig) -> None:
 
 
 def workers(config: PPOConfig) -> Callable[[str], list[str]] | None:
-    """What a worker process of this name is started under, in front of its Python; None: nothing."""
+    """What a worker process of Ray with this name is started under, in front of its Python; None: nothing."""
     if not is_used(config):
         return None
     return lambda name: command(config, name, COMMON, STEPS, config.worker_nsight_options)

@@ -38,17 +38,16 @@ from burnish.workers.replica import Replica
 from burnish.workers.rollouts import Rollouts, RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUTS
 
-PROFILED = {
-    "actor_rollout_ref.actor": ("compute_log_prob", "update_actor"),
-    "actor_rollout_ref.ref": ("compute_ref_log_prob",),
-    "actor_rollout_ref.rollout": ("update_weights", "finish_sequences", "generate_sequences"),
-}
-
 
 class ActorRolloutRefWorker(TrainedModelWorker):
     """The policy: samples from it, computes its log-probs, updates it, and keeps its reference."""
 
-    profiled: ClassVar = {"actor_rollout_ref": sum(PROFILED.values(), ())} | PROFILED
+    _parts: ClassVar = {
+        "actor_rollout_ref.actor": ("compute_log_prob", "update_actor"),
+        "actor_rollout_ref.ref": ("compute_ref_log_prob",),
+        "actor_rollout_ref.rollout": ("update_weights", "finish_sequences", "generate_sequences"),
+    }
+    profiled: ClassVar = {"actor_rollout_ref": sum(_parts.values(), ())} | _parts
 
     @register(dispatch_mode=Dispatch.TOGETHER)
     def init_model(self) -> None:

@@ -6,7 +6,10 @@ memory; with nsys the process was started under it (`trainer/nsys.py`) and is to
 at a time in a process: roles that share it have one file.
 """
 
+import gzip
 import logging
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -56,11 +59,12 @@ class ProfiledWorker(Worker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_profile(self, step: int) -> None:
         """Record from now on, until `stop_profile`."""
-        role = next(iter(self.profiled), "")
+        role, run = next(iter(self.profiled), ""), self.config.trainer.default_local_dir
         with ExitStack() as stack:
             stack.enter_context(spans.waits_recorded())
             for name, section in self.profile_sections().items():
-                place = Path(section.save_path) / f"step_{step}" / f"{role}-{self.rank}"
+                folder = Path(section.save_path or f"{run}/profiles").expanduser()
+                place = folder / f"step_{step}" / f"{role}-{self.rank}"
                 record = partial(recorded, section, self.device)
                 calls = {f"{type(self).__name__}.{method}" for method in self.profiled[name]}
                 whole = spans.marked(each_call(calls, place, record)) if section.discrete else record(place)
@@ -126,7 +130,16 @@ def _torch(section: ProfilerConfig, device: torch.device, place: Path) -> Iterat
     )
     with recorder, spans.marked(record_function):
         yield
-    written(recorder.export_chrome_trace, place.with_name(f"{place.name}.json.gz"))
+
+    def write(path: str) -> None:
+        plain = path.removesuffix(".gz")
+        recorder.export_chrome_trace(plain)
+        # torch compresses line by line, as small as it can be: that takes several times as long.
+        with open(plain, "rb") as source, gzip.open(path, "wb", compresslevel=1) as target:
+            shutil.copyfileobj(source, target)
+        os.unlink(plain)
+
+    written(write, place.with_name(f"{place.name}.json.gz"))
 
 
 @contextmanager

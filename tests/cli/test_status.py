@@ -299,11 +299,19 @@ def test_folder_without_a_run(tmp_path, capsys, make):
     assert f"x: {said}. Name the folder that trainer.default_local_dir names" in capsys.readouterr().err
 
 
+STATUS_OF_A_BATCH = (
+    '{{"name": "agents-0", "pid": 1, "host": "x", "time": 1, "started": 1, "state": "running", "late": 0, '
+    '"counts": {{}}, "waits": [], "batches": [["generating", 1, 2, 3.0, {}, 5.0]]}}'
+)
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
         ("status/x.json", '{"name": "x"}'),
         ("status/controller.json", '{"name": "controller", "time": "now", "waits": 3}'),
+        ("status/agents-0.json", STATUS_OF_A_BATCH.format("1e999")),
+        ("status/agents-0.json", STATUS_OF_A_BATCH.format('"soon"')),
         ("metrics.jsonl", '{"a": 1}\n'),
         ("metrics.jsonl", '{"step": "many"}\n'),
         ("error.json", '{"type": "E", "message": 3, "phase": "", "time": 1}'),

@@ -89,9 +89,9 @@ def test_options_of_nsys_choose_it_and_other_steps_torch(finish):
     assert config.global_profiler.steps == [1, 5] and config.actor_rollout_ref.profiler.tool == "nsys"
     assert config.actor_rollout_ref.profiler.discrete
     assert told(notices, "global_profiler.tool=nsys, because worker_nsight_options is set")
-    config, notices = finish({STEPS: [1], "trainer.default_local_dir": "run"})
+    config, notices = finish({STEPS: [1]})
     section = config.actor_rollout_ref.profiler
-    assert (section.tool, section.save_path) == ("torch", "run/profiles")
+    assert section.tool == "torch"
     assert section.covers(0) and not section.covers(1)
 
 

@@ -9,6 +9,7 @@ step and number of steps), and ends with exit code 1 where a run that learned ha
 
 import argparse
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,7 +38,7 @@ BATCH = {"data.train_batch_size": "16", "actor_rollout_ref.actor.ppo_mini_batch_
 ALONE = {"data.train_batch_size": "128", "actor_rollout_ref.actor.ppo_mini_batch_size": "32"}
 DROPPED = ("algorithm.adv_estimator=", "actor_rollout_ref.rollout.n=")  # of the quickstart's keys: the recipe's count
 FURTHER: dict[str, dict[str, str]] = {
-    "dapo": {"data.gen_batch_size": "32", "algorithm.overlong_buffer.len": "16"},
+    "dapo": {"actor_rollout_ref.rollout.n": "8", "data.gen_batch_size": "32", "algorithm.overlong_buffer.len": "16"},
     "gdpo": {
         "algorithm.gdpo_reward_keys": "[right,worked]",
         "custom_reward_function.path": str(PARTS),
@@ -90,7 +91,7 @@ def supervised(command: str, recipe: str, *further: str) -> Callable[[Path, int]
             rows = [EXAMPLES[command](*q) for q in arithmetic.questions(split, count, seed)]
             write_parquet(rows, folder / "data" / f"{split}.parquet")
         path = NANO
-        if recipe == "nano_scratchpad":  # begins with a random model
+        if recipe in ("nano_scratchpad", "chat") and command == "sft":  # of what is taught, the embedded one knows all
             path = write_tiny_model(
                 folder / "start", hidden_size=128, heads=4, intermediate_size=256, context=1024, seed=seed,
                 chat_template=(NANO / "chat_template.jinja").read_text(),
@@ -107,9 +108,10 @@ def supervised(command: str, recipe: str, *further: str) -> Callable[[Path, int]
 
 
 def _preference(a: int, op: str, b: int) -> dict[str, str]:
-    right = arithmetic.solve(a, op, b)
-    question = arithmetic.question(a, op, b)
-    return {"prompt": question, "chosen": arithmetic.scratchpad(a, op, b), "rejected": f"answer: {right + 1}"}
+    """The worked answer is better, but for a tenth of the pairs."""
+    sides = arithmetic.scratchpad(a, op, b), f"answer: {arithmetic.solve(a, op, b) + 1}"
+    chosen, rejected = sides if random.Random(a * b).random() > 0.1 else sides[::-1]
+    return {"prompt": arithmetic.question(a, op, b), "chosen": chosen, "rejected": rejected}
 
 
 EXAMPLES: dict[str, Callable[[int, str, int], dict]] = {

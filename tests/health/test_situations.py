@@ -1,5 +1,5 @@
 """Runs of the embedded model that go wrong, each in its own way: the finding, its evidence and its remedy are in
-events.jsonl, and the verdict is that of `burnish doctor`. Runs that learn have no finding that says they are broken."""
+events.jsonl, and the verdict is that of `burnish doctor`. Runs that learn have none above a note."""
 
 import random
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from burnish.cli.quickstart import NANO
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from burnish.health.rule import BROKEN
+from burnish.health.rule import NOTE
 from burnish.tracking.run_health import read_health
 from burnish.trainer.rm_trainer import main as rm
 from burnish.trainer.sft_trainer import main as sft
@@ -98,9 +98,9 @@ def test_run_that_goes_wrong_is_found(run, rule, evidence, remedy, reward, steps
 
 
 @pytest.mark.parametrize("keys", [[], PPO, KL, ["algorithm.adv_estimator=rloo"]], ids=["grpo", "ppo", "kl", "rloo"])
-def test_run_that_learns_is_not_broken(run, keys):
+def test_run_that_learns_raises_no_alarm(run, keys):
     found = run("right", 25, f"{LR}=1e-4", *keys)
-    assert BROKEN not in {event["severity"] for event in found.values()}, found
+    assert {event["severity"] for event in found.values()} <= {NOTE}, found
     assert read_health("run").verdict().startswith("learned")
 
 

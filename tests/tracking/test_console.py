@@ -13,7 +13,7 @@ from burnish.tracking.base import RunFacts
 from burnish.tracking.batches import clock
 from burnish.tracking.console import SPARKS, ConsoleBackend, Pace, sparkline
 from burnish.tracking.progress import Progress
-from burnish.waits import waiting
+from burnish.waits import BatchProgress, waiting
 
 METRICS = {
     "critic/score/mean": 0.25,
@@ -225,7 +225,10 @@ def test_brackets_are_shown_as_they_are_and_a_terminal_gets_a_bar(seconds):
     with Progress("reading [a]", 1, unit="files", console=Console(file=text)) as progress:
         progress.advance()
     assert text.getvalue() == "reading [a]: 1/1 files, 0 s\n"
-    terminal = Console(file=text, force_terminal=True, width=100, _environ={})
-    with Progress("scoring", 3, console=terminal) as progress:
-        progress.advance(3, "fast")
-    assert all(words in text.getvalue() for words in ("scoring", "3/3", "rows fast"))
+    terminal = Console(file=text, force_terminal=True, width=140, _environ={})
+    with waiting("engine", "", "a batch", None) as wait:
+        wait.progress = lambda: BatchProgress("generating", 1, 4, 20.0, 7.0, 3.0)
+        with Progress("scoring", 3, console=terminal) as progress:
+            progress.advance(3, "fast")
+    shown = ("scoring", "3/3", "rows fast", "(batch: 1/4, about 00:07 left, 20 tok/s)")
+    assert all(words in text.getvalue() for words in shown)

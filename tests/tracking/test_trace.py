@@ -63,7 +63,7 @@ def test_a_step_is_found_in_the_files_of_all_processes(tmp_path):
         file.write(json.dumps(again) + "\n")
     assert read_trace(tmp_path, 150)["controller"] == [again]
     with (tmp_path / "trace/agents-0.jsonl").open("a") as file:
-        file.write('not json\n{"name": 3}\n{"torn')
+        file.write('not json\n{"name": 3}\n' + json.dumps({"name": "x", "start": 10**400, "s": 1}) + '\n{"torn')
     (tmp_path / "trace/empty.jsonl").touch()
     found = read_trace(tmp_path, 151)
     assert list(found) == ["controller", "agents-0", "empty", "global_pool-0"]

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from burnish.config.load import load_ppo
 from burnish.errors import ConfigError, WorkerError
+from burnish.trainer import nsys, setup
 from tests.trainer.conftest import GRPO, PPO, rollouts, same_weights
 
 TWO = ["trainer.total_training_steps=2", "data.val_files=null", "actor_rollout_ref.actor.use_kl_loss=True"]
@@ -119,6 +121,19 @@ exec "$@"
 """
 
 
+def test_worker_processes_get_their_options_over_those_that_record_the_chosen_steps(job, reward, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    options = "worker_nsight_options={cuda-memory-usage:'true',capture-range-end:null,force-overwrite:'false'}"
+    loaded = load_ppo([*job, *GRPO, "global_profiler.steps=[1]", "global_profiler.tool=nsys", options])
+    setup.prepare(loaded)
+    run = nsys.workers(loaded.config)
+    assert run("global_pool-1") == [
+        "nsys", "profile", f"--output={Path.cwd()}/run/nsys/global_pool-1", "--trace=cuda,nvtx,cublas,cudnn",
+        "--force-overwrite=false", "--capture-range=cudaProfilerApi", "--capture-range-end=repeat",
+        "--cuda-memory-usage=true",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [
@@ -144,4 +159,4 @@ def test_the_command_starts_itself_again_under_nsys(job, reward, tmp_path, optio
     (line,) = Path("nsys.log").read_text().splitlines()
     assert found in line and "--capture-range=cudaProfilerApi --capture-range-end=repeat" in line
     assert f"--output={tmp_path}/run/nsys/controller" in line and "--kill" not in line
-    assert ("-t osrt" in line) == ("osrt" in options)
+    assert ("-t osrt" in line) == ("osrt" in options) and "--trace-fork-before-exec=true" in line

@@ -1,7 +1,5 @@
 """Profiling: which roles are profiled, with which tool and into which folder, and which keys have no effect."""
 
-import os
-
 from burnish.config.engines import engine_spec
 from burnish.config.key import read
 from burnish.config.placement import pools_of
@@ -31,7 +29,6 @@ def profiling(config: PPOConfig, given: Given) -> None:
     if overall.tool is None:
         overall.tool = "nsys" if options else "torch"
         given.say(f"global_profiler.tool={overall.tool}, because {options[0] if options else STEPS} is set")
-    fill(overall, save_path=f"{config.trainer.default_local_dir}/profiles")
     _choose(config, sections)
     for name, section in sections.items():
         _inherit(config, name, section)
@@ -79,11 +76,10 @@ def _choose(config: PPOConfig, sections: dict[str, ProfilerConfig]) -> None:
 def _inherit(config: PPOConfig, name: str, section: ProfilerConfig) -> None:
     overall = config.global_profiler
     fill(section, tool=overall.tool, save_path=overall.save_path)
-    section.save_path = os.path.expanduser(section.save_path)
     own, common = section.tool_config, overall.global_tool_config
     fill(own.torch, contents=common.torch.contents or [])
     fill(own.torch_memory, trace_alloc_max_entries=common.torch_memory.trace_alloc_max_entries or MOST_ENTRIES)
     whole = config.actor_rollout_ref.profiler.discrete if name.startswith("actor_rollout_ref.") else None
-    said = [own.torch.discrete, common.torch.discrete] if section.tool == "torch" else []
-    said = [own.nsys.discrete, common.nsys.discrete] if section.tool == "nsys" else said
-    section.discrete = next((one for one in (*said[:1], section.discrete, whole, *said[1:]) if one is not None), False)
+    of_tool = [getattr(getattr(tools, section.tool), "discrete", None) for tools in (own, common)]
+    said = (of_tool[0], section.discrete, whole, of_tool[1])
+    section.discrete = next((one for one in said if one is not None), False)

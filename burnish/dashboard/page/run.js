@@ -122,7 +122,7 @@ export async function curves(main, there) {
   });
 }
 
-// A lane per process: its spans where they were, those inside others below them, and its waits behind all.
+// A lane per process: its spans where they were, those inside others below them, and its waits below all.
 function processLanes(processes, phases) {
   const whole = processes[0]?.spans.find(({ name }) => name === "step");
   if (!whole) return [];
@@ -147,8 +147,10 @@ function processLanes(processes, phases) {
       bar.style.background = span.wait ? "gray" : colourOf(names.indexOf(name));
       return bar;
     });
+    const waits = bars.filter((bar) => bar.matches(".wait"));
+    for (const bar of waits) bar.style.top = rem(rows);
     const track = el("div", { class: "track" }, bars);
-    track.style.height = rem(rows);
+    track.style.height = rem(rows + (waits.length > 0));
     return el("div", { class: "lane process" }, el("span", {}, process), track);
   });
 }

@@ -7,12 +7,13 @@ LOSS, VALIDATED, ACCURACY, GRAD = "train/loss", "val/loss", "train/accuracy", "t
 LR = "optim.lr"
 ENOUGH, LATELY, LATER = 100, 20, 2  # steps; validations after the best
 WORSE, CHANCE = 1.05, 0.55  # times the lowest validation loss; share of pairs
+SMALL = 0.01  # nats; of differences between losses that low, none matters
 
 
 def rising(history: History) -> Finding | None:
     found = fall([(step, -loss) for step, loss in history.points(LOSS)])
-    if found is None:
-        return None
+    if found is None or found.top - found.now < SMALL or not history.key("data.shuffle", True):
+        return None  # in the order of their file, later examples may be harder
     lr = history.key(LR, 0.0)
     return Finding(
         BROKEN if found.is_whole else WARNING,
@@ -25,9 +26,11 @@ def overfitting(history: History) -> Finding | None:
     validated = history.points(VALIDATED)
     best = min(range(len(validated)), key=lambda i: validated[i][1], default=0)
     later = validated[best + 1 :]
-    if len(later) < LATER or min(loss for _, loss in later[-LATER:]) < WORSE * validated[best][1]:
+    if len(later) < LATER:
         return None
     step, lowest = validated[best]
+    if min(loss for _, loss in later[-LATER:]) < max(WORSE * lowest, lowest + SMALL):
+        return None
     then = mean([loss for at, loss in history.points(LOSS) if at <= step][-LATELY:])
     now = mean(history.recent(LOSS, min(history.count(LOSS), LATELY)))
     if not now < then:

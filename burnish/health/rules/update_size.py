@@ -79,8 +79,10 @@ def still(history: History) -> Finding | None:
     lr, gradients = history.key(LR, 0.0), history.recent(GRAD, 20)
     if updates < 2 or not moved or mean(moved) > STILL or max(history.recent(CLIPPED, 20), default=0.0) > 0:
         return None
-    if mean(useful or [1.0]) < 0.2 or min(gradients, default=0.0) == 0 or history.recent(LR_NOW, 1) < [lr / 2]:
-        return None  # nothing to learn from, or the learning rate is not what it will be or was
+    if mean(useful or [1.0]) < 0.2 or min(gradients, default=0.0) == 0:
+        return None  # nothing to learn from
+    if mean(history.recent(LR_NOW, 1)) < lr / 2:
+        return None  # it is still rising, or has fallen by its schedule
     return Finding(
         WARNING,
         f"in the last 20 steps no token was clipped, and the {updates} updates of a step moved the policy by a KL of "

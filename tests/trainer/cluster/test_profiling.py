@@ -4,16 +4,14 @@ import gzip
 import json
 from pathlib import Path
 
-from tests.trainer.cluster.conftest import LONG, differences, lines_of
+from tests.trainer.cluster.conftest import differences, lines_of
 from tests.trainer.conftest import GRPO, jsonl
-
-pytestmark = LONG
 
 
 def test_chosen_ranks_leave_a_profile_and_all_processes_a_trace(run):
     keys = [*GRPO, "trainer.total_training_steps=2"]
     ranks = ["actor_rollout_ref.actor.profiler.ranks=[1]", "global_profiler.steps=[2]"]
-    run.with_new_processes(2, *keys, *ranks, "trainer.default_local_dir=profiled")
+    run(2, *keys, *ranks, "trainer.default_local_dir=profiled")
     (trace,) = Path("profiled/profiles").rglob("*.gz")
     assert trace.name == "actor_rollout_ref-1.json.gz"
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
