@@ -344,10 +344,10 @@ class PPOTrainer:
 
     def describe(self, batch: DataProto) -> dict[str, float]:
         """What the batch looked like; its samples go to the run folder."""
-        every = self.config.trainer.rollout_dump_freq
-        if every > 0 and self.step % every == 0:
+        every, metrics = self.config.trainer.rollout_dump_freq, batch_metrics(batch, self.config, self.step - 1)
+        if every > 0 and self.step % every == 0:  # last: the thread that writes them takes the time of this one
             self.tracker.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
-        return batch_metrics(batch, self.config, self.step - 1)
+        return metrics
 
     def save(self) -> None:
         """Write `global_step_<step>`; with `checkpoint.async_save` it is copied here, and written behind training."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import ctypes
 import os
 import pickle
 import shutil
@@ -34,8 +35,18 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 SHARING_NCCL = (2, 30)  # the first version that lets several ranks share a GPU
 
 
+def nccl_version() -> tuple[int, ...]:
+    """Of the library that is loaded, which may be another one than torch was built with."""
+    try:
+        ask, number = ctypes.CDLL(None).ncclGetVersion, ctypes.c_int()
+    except AttributeError:  # none was preloaded
+        return tuple(torch.cuda.nccl.version())
+    ask(ctypes.byref(number))
+    return number.value // 10_000, number.value // 100 % 100, number.value % 100
+
+
 def check_shared_gpus(per_gpu: int) -> None:
-    version = torch.cuda.nccl.version()
+    version = nccl_version()
     if version < SHARING_NCCL:
         raise ConfigError(
             f"trainer.processes_per_gpu={per_gpu}: NCCL {'.'.join(map(str, version))} refuses processes that share a "

@@ -4,7 +4,7 @@ later is needed (LD_PRELOAD its libnccl.so.2 where torch brings an older one).""
 import pytest
 import torch
 
-from burnish.controller.processes.cluster import SHARING_NCCL
+from burnish.controller.processes.cluster import SHARING_NCCL, nccl_version
 from burnish.errors import WorkersLate
 from tests.trainer.cluster.conftest import differences, lines_of
 from tests.trainer.cluster.struck import STRUCK, strike
@@ -12,9 +12,7 @@ from tests.trainer.conftest import GRPO, PPO, events
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.nccl.version() < SHARING_NCCL, reason="needs NCCL 2.30"
-    ),
+    pytest.mark.skipif(not torch.cuda.is_available() or nccl_version() < SHARING_NCCL, reason="needs NCCL 2.30"),
     pytest.mark.parametrize("executor", ["processes"], indirect=True),
 ]
 ON_GPU = ["trainer.device=cuda", "actor_rollout_ref.model.dtype=float32", "actor_rollout_ref.rollout.dtype=float32"]
