@@ -12,7 +12,7 @@ from burnish.config import SFTConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.examples import Batches
 from burnish.engine.forward import Forward
-from burnish.errors import CheckpointError, ConfigError, ModelError, OutOfMemory
+from burnish.errors import CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
 from burnish.tracking import Tracker
 from burnish.tracking.background import Background
@@ -175,17 +175,9 @@ def test_plan_explains_and_trains_nothing(run, tmp_path, capsys, command):
     assert ["steps", "in", "all", "15"] in said and ["steps", "per", "epoch", "3"] in said
     holds = ["16384", "tokens"] if command == "sft" else ["64", "pairs"]
     assert ["one", "pass", "holds", "at", "most", *holds] in said
-    (needed,) = [line for line in said if line[:3] == ["estimated", "peak", "memory"]]
-    assert needed[4] == "MiB" and needed[5] == "of"
     assert run(command, "data.train_batch_size=100", "--plan") is None
     assert [kind, "per", "step", "7"] in [line.split() for line in capsys.readouterr().out.splitlines()]
     assert not (tmp_path / "run").exists()
-
-
-def test_a_plan_that_does_not_fit_names_keys(run, monkeypatch):
-    monkeypatch.setattr("burnish.trainer.supervised.host_memory", lambda: 2**20)
-    with pytest.raises(OutOfMemory, match=r"^does not fit: planned are .* of 1\.0 MiB; passes hold .*: lower data\."):
-        run("sft", "--plan")
 
 
 def hand_loss(model_folder, conversations):
