@@ -5,7 +5,7 @@ from burnish.health.rule import BROKEN, WARNING, Finding, Rule
 
 CUT, LENGTH, ABORTED = "response_length/clip_ratio", "response_length/mean", "response/aborted_ratio"
 REPEATED = "response/repeated_ratio"
-STEPS = 5
+STEPS, LOOPING = 5, 0.5  # steps; share of responses
 LIMIT = "data.max_response_length"
 
 
@@ -14,11 +14,17 @@ def cut(history: History) -> Finding | None:
     if not share >= 0.5:
         return None
     limit = history.key(LIMIT, 0)
+    template = "its chat template and end token (`burnish data show FILE` prints a prompt with it)"
+    remedy = (
+        f"a higher limit ({LIMIT} from {limit} to {4 * limit}), a prompt that asks for less, or, if the model never "
+        f"ends its answers, {template}"
+    )
+    if mean(history.recent(REPEATED, STEPS)) >= LOOPING:
+        remedy = f"no higher limit, for they repeat themselves: see repeated_text; if they always did, {template}"
     return Finding(
         BROKEN if share >= 0.95 else WARNING,
         f"{share:.0%} of the responses of the last {STEPS} steps were cut at {limit} tokens",
-        f"a higher limit ({LIMIT} from {limit} to {4 * limit}), a prompt that asks for less, or, if the model never "
-        "ends its answers, its chat template and end token (`burnish data show FILE` prints a prompt with it)",
+        remedy,
     )
 
 
@@ -39,7 +45,7 @@ def empty(history: History) -> Finding | None:
 
 def repeated(history: History) -> Finding | None:
     share = mean(history.recent(REPEATED, STEPS))
-    if not share >= 0.5:
+    if not share >= LOOPING:
         return None
     lr = history.key("actor_rollout_ref.actor.optim.lr", 0.0)
     return Finding(
@@ -56,7 +62,7 @@ RULES = [
         "Most responses are cut at the length limit",
         "A cut answer rarely has a result, so its reward says nothing about its reasoning; the policy learns to be "
         "short, or nothing.",
-        (CUT,),
+        (CUT, REPEATED),
         cut,
     ),
     Rule(
