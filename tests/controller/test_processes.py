@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -33,6 +34,10 @@ class Big(Worker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def leave(self):
         os._exit(3)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def draw(self):
+        return random.random(), np.random.random()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def leave_a_fork(self):
@@ -103,6 +108,11 @@ def test_end_of_a_process_is_reported_with_its_exit_status(big):
 def test_end_of_a_process_is_reported_though_its_fork_holds_the_connection(big):
     with pytest.raises(WorkerDied, match=r"died while it ran Big.leave_a_fork: its process ended: exit status 3"):
         big.leave_a_fork()
+
+
+def test_processes_do_not_draw_the_same_numbers(own_groups):
+    [big] = own_groups.spawn(ResourcePool([2], "big", "cpu"), {"big": ClassWithInitArgs(Big)}).values()
+    assert len({number for drawn in big.draw() for number in drawn}) == 4
 
 
 def test_small_arguments_are_those_of_the_time_of_the_call(big):

@@ -18,6 +18,8 @@ import sys
 import traceback
 from typing import Any
 
+import numpy as np
+
 from burnish.child.frames import ANSWER, PART, FrameBuffer, frame, json_bytes, private_pipes
 from burnish.controller.process import enter
 from burnish.controller.processes.line import ProcessHost, serve
@@ -89,6 +91,7 @@ def _fork(path: str, environment: dict[str, str], *arguments: Any, pipes: tuple[
                 os._exit(1)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            np.random.seed()  # else all draw the same; Python's own generator does so itself
             for pipe in pipes:
                 os.close(pipe)
             os.environ.clear()
