@@ -42,7 +42,8 @@ class SocketLine(Line):
 
     def hang_up(self) -> None:
         """Of a process that has ended: what it has forked may hold its end of the connection."""
-        _loop().run(_hang_up(self.path))
+        if self.path in _connections:
+            _loop().run(_hang_up(self.path))
 
     def log(self, address: Address) -> str:
         return tail(address) or "(cannot be read)"
