@@ -72,6 +72,7 @@ KINDS = {
     "sft": Kind([], command="sft"),
     "rm": Kind([], ["trainer.max_ckpt_to_keep=2"], command="rm"),
     "command": Kind(GRPO, alone=True),
-    "two": Kind([*GRPO, *TWO], alone=True, on_ray=True, differs=BY_ARRIVAL),
-    "two-ppo-behind": Kind([*PPO, *TWO], BEHIND, alone=True, on_ray=True, differs=BY_ARRIVAL),
+    "two": Kind([*GRPO, *TWO], alone=True, differs=BY_ARRIVAL),
+    "two-ppo-behind": Kind([*PPO, *TWO], BEHIND, alone=True, differs=BY_ARRIVAL),
+    "ray": Kind([*GRPO, *TWO, "trainer.executor=ray"], alone=True, on_ray=True, differs=BY_ARRIVAL),
 }
