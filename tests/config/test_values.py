@@ -66,6 +66,7 @@ def test_convert_accepts_valid_values(name, raw, value):
         ("data.dataset_weights", ["a"], "data.dataset_weights=[a]: must be a number or a list of them"),
         ("data.truncation", "cut", "data.truncation=cut: must be one of error, left, right, middle"),
         ("trainer.n_gpus_per_node", "all", "trainer.n_gpus_per_node=all: must be one of auto, an integer"),
+        ("trainer.n_gpus_per_node", 0, "n_gpus_per_node=0: must be one of auto, an integer of at least 1"),
         (f"{ROLLOUT}.top_p", 1.5, "top_p=1.5: must be a number of more than 0 and at most 1"),
         (f"{ROLLOUT}.top_p", 0, "top_p=0.0: must be a number of more than 0"),
         ("algorithm.gamma", float("nan"), "algorithm.gamma=nan: must be a number of at least 0"),
