@@ -262,3 +262,9 @@ def test_troubleshooting_page_is_made_from_the_rules():
 
     made = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
     assert made.read_text() == page(), "write it again: python -m tests.health.page > docs/troubleshooting.md"
+
+
+def test_samples_of_a_finding_are_shown_as_they_are_on_one_line():
+    row = {"response": "x" * 80 + "\\frac{1}{2}\n\x1b[2J", "ground_truth": "1\n2", "score": 0.5}
+    (line,) = History({}, [], lambda count: [row]).scored_samples(1)
+    assert line.endswith("x\\frac{1}{2}\\n\\x1b[2J' (ground truth '1\\n2') → 0.5") and line.startswith("'…")
