@@ -169,6 +169,15 @@ def test_solved_task_is_a_note_not_a_failure():
     assert health.verdict().startswith("learned")
 
 
+@pytest.mark.parametrize(("share", "score", "severity"), [(0.97, 0.6, NOTE), (0.97, 0.4, BROKEN), (0.6, 0.6, WARNING)])
+def test_cut_responses_that_are_rewarded_are_a_note(share, score, severity):
+    """At a share of 0.6 the right ones may be those that are not cut."""
+    changed = {"response_length/clip_ratio": share, "critic/score/mean": score}
+    found = run(6, lambda k, m: changed).found["cut_responses"]
+    assert found.worst.severity == severity
+    assert ("with a mean reward of 0.6 (best response: 1)" in found.newest.evidence) == (severity == NOTE)
+
+
 def test_rules_of_all_commands_read_the_metrics_and_name_the_keys_of_supervised_runs():
     def supervised(step, metrics):
         bad = {"train/bad_step": 1.0} if step > 15 else {}
