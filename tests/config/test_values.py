@@ -37,6 +37,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
         ("data.val_batch_size", None, None),
         (f"{ROLLOUT}.n", None, None),
         ("actor_rollout_ref.model.dtype", "bf16", "bfloat16"),
+        ("trainer.device", "gpu", "cuda"),
         ("trainer.n_gpus_per_node", 1, 1),
         ("trainer.n_gpus_per_node", "auto", "auto"),
         ("actor_rollout_ref.model.use_fused_kernels", "auto", "auto"),
