@@ -9,7 +9,7 @@ from burnish.config.key import Keys, key, section
 from burnish.config.model import AUTO, ModelConfig, dtype_key
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RuleConfig
 from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
-from burnish.config.trainer import SEVERAL
+from burnish.config.trainer import DEVICES, GPU, SEVERAL
 
 NO_RAY = "this command runs without Ray"
 ONE = "burnish generate uses one process; set it to 1"
@@ -71,7 +71,7 @@ class GenerationTrainerConfig(Keys, reader=READER):
     n_gpus_per_node: int | str = key(
         "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=SEVERAL, instead=ONE
     )
-    device: str = key("auto", "device; auto: a GPU where there is one", choices=("auto", "cuda", "cpu"))
+    device: str = key("auto", "device; auto: a GPU where there is one", choices=DEVICES, spellings=GPU)
     seed: int = key(1, "seed of sampling", low=0)
 
 

@@ -108,8 +108,8 @@ class History:
 
 
 def _end(value: object) -> str:
-    text = one_line(value if isinstance(value, str) else repr(value))
-    return repr(text if len(text) <= SHOWN else "…" + text[-SHOWN:])
+    text = value if isinstance(value, str) else repr(value)
+    return one_line(f"'{text if len(text) <= SHOWN else '…' + text[-SHOWN:]}'")
 
 
 def mean(values: Sequence[float]) -> float:

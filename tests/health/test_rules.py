@@ -182,6 +182,15 @@ def test_solved_task_is_a_note_not_a_failure():
     assert health.verdict().startswith("learned")
 
 
+@pytest.mark.parametrize(("share", "score", "severity"), [(0.97, 0.6, NOTE), (0.97, 0.4, BROKEN), (0.6, 0.6, WARNING)])
+def test_cut_responses_that_are_rewarded_are_a_note(share, score, severity):
+    """At a share of 0.6 the right ones may be those that are not cut."""
+    changed = {"response_length/clip_ratio": share, "critic/score/mean": score}
+    found = run(6, lambda k, m: changed).found["cut_responses"]
+    assert found.worst.severity == severity
+    assert ("with a mean reward of 0.6 (best response: 1)" in found.newest.evidence) == (severity == NOTE)
+
+
 def test_rules_of_all_commands_read_the_metrics_and_name_the_keys_of_supervised_runs():
     def supervised(step, metrics):
         bad = {"train/bad_step": 1.0} if step > 15 else {}
@@ -280,3 +289,9 @@ def test_troubleshooting_page_is_made_from_the_rules():
 
     made = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
     assert made.read_text() == page(), "write it again: python -m tests.health.page > docs/troubleshooting.md"
+
+
+def test_samples_of_a_finding_are_shown_as_they_are_on_one_line():
+    row = {"response": "x" * 80 + "\\frac{1}{2}\n\x1b[2J", "ground_truth": "1\n2", "score": 0.5}
+    (line,) = History({}, [], lambda count: [row]).scored_samples(1)
+    assert line.endswith("x\\frac{1}{2}\\n\\x1b[2J' (ground truth '1\\n2') → 0.5") and line.startswith("'…")

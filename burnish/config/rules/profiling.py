@@ -65,7 +65,9 @@ def _choose(config: PPOConfig, sections: dict[str, ProfilerConfig]) -> None:
                 )
     if not any(section.enable for section in sections.values()):
         steps = show(config.global_profiler.steps)
-        raise ConfigError(f"{STEPS}={steps}, but no role of this run is; set actor_rollout_ref.profiler.enable=true")
+        raise ConfigError(
+            f"{STEPS}={steps}, but no role of this run is profiled; set actor_rollout_ref.profiler.enable=true"
+        )
 
 
 def _inherit(config: PPOConfig, name: str, section: ProfilerConfig) -> None:
