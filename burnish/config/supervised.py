@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.config.data import TRUNCATION
-from burnish.config.key import Keys, key, section
+from burnish.config.key import Keys, key, keys_of, section
 from burnish.config.model import ModelConfig
 from burnish.config.optim import ClippedOptimConfig
-from burnish.config.trainer import TRACKED, TRACKER, RunConfig
+from burnish.config.trainer import PROCESSES, TRACKED, TRACKER, ProcessesConfig, RunConfig
 
 DATA = "data/examples.py"
 LOOP = "trainer/supervised.py"
 SFT, RM = "trainer/sft.py", "trainer/rm.py"
-RUN_READERS = dict.fromkeys(TRACKED, TRACKER) | {"*": LOOP}
+OF_PROCESSES = ("n_gpus_per_node", *keys_of(ProcessesConfig))
+RUN_READERS = dict.fromkeys(TRACKED, TRACKER) | dict.fromkeys(OF_PROCESSES, PROCESSES) | {"*": LOOP}
 
 
 @dataclass

@@ -10,8 +10,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from burnish.algorithms.needs import needs_of
 from burnish.config import PPOConfig
 from burnish.config.build import explain
@@ -34,7 +32,7 @@ from burnish.entry.ending import terminated_as_interrupted
 from burnish.errors import ModelError, OutOfMemory, WorkerDied, WorkersLate
 from burnish.literal import print_text
 from burnish.models.adapters import initial_adapter
-from burnish.models.device import dtype_on, memory_of, pick_device
+from burnish.models.device import dtype_on, gpus, memory_of, pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
@@ -152,11 +150,6 @@ def planned_memory(loaded: Loaded[PPOConfig]) -> int | None:
 
 def device_memory(trainer: TrainerConfig) -> int | None:
     return memory_of(pick_device(trainer.device), trainer.processes_per_gpu)
-
-
-def gpus(kind: str) -> int:
-    """GPUs of this machine that can be trained on; 0 where that is done on a CPU."""
-    return torch.cuda.device_count() if pick_device(kind).type == "cuda" else 0
 
 
 def build(config: PPOConfig) -> PPOTrainer:
