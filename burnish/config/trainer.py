@@ -11,7 +11,7 @@ TRACKER, FOLDER = "tracking/tracker.py", "tracking/run_folder.py"
 WORKER = "workers/model_worker.py"
 TRACKED = ("project_name", "experiment_name", "logger")
 MACHINES = "several machines"
-PROCESSES = "trainer/executor.py"
+PROCESSES, RESTART = "trainer/executor.py", "trainer/restart.py"
 EXECUTORS = ("auto", "local", "processes", "ray")
 PLACEMENT = "config/placement.py"
 
@@ -71,6 +71,12 @@ class RunConfig(ProcessesConfig, reader=PPO):
     keep_best: bool = key(True, "keep the best checkpoint too where older ones are removed", "trainer/checkpoint.py")
     checkpoint_timeout: float = key(1800, "time limit for writing or reading a checkpoint, in seconds", above=0)
     default_hdfs_dir: str | None = key(None, "copy of the run folder", later="copies of checkpoints on HDFS")
+    max_restarts: int = key(
+        2,
+        "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died",
+        RESTART,
+        low=0,
+    )
     max_bad_steps: int = key(3, "consecutive NaN or infinite updates before the run stops", low=1)
 
 
@@ -91,12 +97,6 @@ class TrainerConfig(RunConfig, reader=SETUP):
         "local: one process; processes: several on this machine; ray: on many machines; auto: what the number of "
         "processes and machines needs",
         choices=EXECUTORS,
-    )
-    max_restarts: int = key(
-        2,
-        "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died",
-        "trainer/restart.py",
-        low=0,
     )
     async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig)
     rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", PPO, low=-1)
