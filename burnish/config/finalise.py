@@ -6,6 +6,7 @@ changes the configuration in place, and returns notices for the user.
 
 from burnish.config.engines import check_engine, engine_spec
 from burnish.config.generation import EvalConfig, GenerationConfig
+from burnish.config.key import keys_of
 from burnish.config.needs import Needs
 from burnish.config.ppo import REWARD_MODEL, PPOConfig
 from burnish.config.rules import Given, at_default, batch, loss, models, run, sampling
@@ -14,6 +15,7 @@ from burnish.config.rules.correction import correction, run_ahead
 from burnish.config.rules.profiling import profiling
 from burnish.config.rules.scoring import functions, rewards, scoring
 from burnish.config.supervised import RMConfig, SFTConfig, SupervisedConfig
+from burnish.config.trainer import ProcessesConfig
 from burnish.errors import ConfigError
 
 EXAMPLES = {"data.train_files": "train.parquet", "actor_rollout_ref.model.path": "Qwen/Qwen2.5-0.5B-Instruct"}
@@ -102,6 +104,10 @@ def _supervised(config: SupervisedConfig, given: Given) -> None:
     config.data.val_files = config.data.val_files or []
     run.optimiser(config.optim, "optim")
     run.trainer(config.trainer, bool(config.data.val_files), given)
+    if config.trainer.n_gpus_per_node in ("auto", 1):
+        given.unused(
+            "there is one process", *(f"trainer.{name}" for name in (*keys_of(ProcessesConfig), "max_restarts"))
+        )
 
 
 def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> list[str]:

@@ -9,7 +9,7 @@ from burnish.config.key import keys_of, read, write
 from burnish.config.memory import NOTHING, Memory, MemoryPhase, estimate_memory, gib, host_memory, memory_of_one
 from burnish.config.needs import Needs
 from burnish.config.passes import ModelFacts, PlannedPass, is_recomputed, longest
-from burnish.config.placement import pools_of
+from burnish.config.placement import ALONE, ModelSplit, pools_of
 from burnish.config.plan import USABLE, room_of
 from burnish.config.ppo import PPOConfig
 from burnish.config.supervised import SupervisedConfig
@@ -89,12 +89,14 @@ def supervised_advice(
     memory_bytes: int | None,
     *,
     ran_out: bool = False,
+    split: ModelSplit = ALONE,
 ) -> str | None:
     """As `advice`, for `burnish sft` and `burnish rm`. `tokens`: of a pass at most, with such a configuration."""
-    room, tried, changes = memory_bytes or host_memory(), copy.deepcopy(config), list[MemoryChange]()
+    room = memory_bytes or host_memory() // split.processes
+    tried, changes = copy.deepcopy(config), list[MemoryChange]()
 
     def memory_now() -> Memory:
-        return memory_of_one(tried.model, facts, tokens(tried), on_gpu=memory_bytes is not None)
+        return memory_of_one(tried.model, facts, tokens(tried), on_gpu=memory_bytes is not None, split=split)
 
     memory = memory_now()
     if not ran_out and memory.peak <= room:

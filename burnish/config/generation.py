@@ -9,11 +9,11 @@ from burnish.config.key import Keys, key, section
 from burnish.config.model import AUTO, ModelConfig, dtype_key
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RuleConfig
 from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
-from burnish.config.trainer import DEVICES, GPU, SEVERAL
+from burnish.config.trainer import DEVICES, GPU, MACHINES, PROCESSES, ProcessesConfig
 
 NO_RAY = "this command runs without Ray"
-ONE = "burnish generate uses one process; set it to 1"
-READER, EVALUATION = "trainer/generation.py", "trainer/evaluation.py"
+ONE = "burnish generate uses one machine; set it to 1"
+READER, WORKER, EVALUATION = "trainer/generation.py", "trainer/generation_worker.py", "trainer/evaluation.py"
 NO_BACKWARD = "there is no backward pass in burnish generate"
 NOT_TRAINED = "nothing is trained in burnish generate"
 SAMPLED = "the log-probs of what is sampled are always written, and no pass computes them again"
@@ -33,7 +33,7 @@ class GenerationDataConfig(Keys, reader=READER):
     apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template")
     escape_special_tokens: bool = key(False, "make special tokens in messages ordinary text")
     max_obs_length: int | None = key(
-        None, "longest result of one search, in tokens, including its tags; null: no limit", low=1
+        None, "longest result of one search, in tokens, including its tags; null: no limit", WORKER, low=1
     )
 
 
@@ -64,15 +64,19 @@ class GenerationRolloutConfig(BaseRolloutConfig, reader=READER):
 
 
 @dataclass
-class GenerationTrainerConfig(Keys, reader=READER):
+class GenerationTrainerConfig(ProcessesConfig, reader=READER):
     """Where generation runs."""
 
-    nnodes: int = key(1, "machines", low=1, later=SEVERAL, instead=ONE)
+    nnodes: int = key(1, "machines", low=1, later=MACHINES, instead=ONE)
     n_gpus_per_node: int | str = key(
-        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=SEVERAL, instead=ONE
+        "auto",
+        "processes on this machine, each with an engine and a GPU; auto: all its GPUs, or one process",
+        PROCESSES,
+        low=1,
+        choices=("auto",),
     )
     device: str = key("auto", "device; auto: a GPU where there is one", choices=DEVICES, spellings=GPU)
-    seed: int = key(1, "seed of sampling", low=0)
+    seed: int = key(1, "seed of sampling", WORKER, low=0)
 
 
 @dataclass
@@ -81,10 +85,12 @@ class GenerationConfig:
 
     data: GenerationDataConfig = section(GenerationDataConfig)
     model: GenerationModelConfig = section(GenerationModelConfig, readers={"path": READER, "tokenizer_path": READER})
-    rollout: GenerationRolloutConfig = section(GenerationRolloutConfig, readers={"timeout": READER})
+    rollout: GenerationRolloutConfig = section(
+        GenerationRolloutConfig, readers=dict.fromkeys(("dtype", "timeout"), WORKER)
+    )
     trainer: GenerationTrainerConfig = section(GenerationTrainerConfig)
     do_search: bool = key(False, "rows without agent_name use search_agent", "config/finalise.py")
-    max_turns: int = key(10, "searches per question", READER, low=0)
+    max_turns: int = key(10, "searches per question", WORKER, low=0)
     retriever: RetrieverConfig = section(RetrieverConfig)
     actor: dict[str, Any] = key({}, "how a policy is updated", inert=NOT_TRAINED)
     ray_init: dict[str, Any] = key({}, "how Ray is started", inert=NO_RAY)

@@ -218,12 +218,15 @@ def estimate_memory(
     )
 
 
-def memory_of_one(model: ModelConfig, facts: ModelFacts, tokens: int, *, on_gpu: bool = False) -> Memory:
-    """The memory of a run that trains this one model in passes of so many tokens. An output layer over the vocabulary
-    is counted, also where the model is none of language."""
-    held = ModelMemory.of(model, facts)
+def memory_of_one(
+    model: ModelConfig, facts: ModelFacts, tokens: int, *, on_gpu: bool = False, split: ModelSplit = ALONE
+) -> Memory:
+    """The memory of a process of a run that trains this one model in passes of so many tokens. An output layer over the
+    vocabulary is counted, also where the model is none of language."""
+    held = ModelMemory.of(model, facts, split=split)
     turn = MemoryPhase(
         "one training pass",
+        gathered=_gathered(model, facts, FSDPConfig(), trains=True) if split.is_sharded else 0,
         gradients=held.gradients,
         logits=logits(model, facts, tokens, trains=True, on_gpu=on_gpu),
         activations=activations(model, facts, tokens, trains=True, on_gpu=on_gpu),

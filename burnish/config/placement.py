@@ -65,6 +65,11 @@ class ModelSplit:
 ALONE = ModelSplit()
 
 
+def split_over(processes: int) -> ModelSplit:
+    """Of a model that all of them share, each with a part of the rows."""
+    return ModelSplit(processes, processes) if processes > 1 else ALONE
+
+
 def pools_of(config: PPOConfig) -> list[Pool]:
     """The pools of models, the policy's among them; agent loops are not counted."""
     trainer, present = config.trainer, [role for role, model in ROLES.items() if model in config.models]

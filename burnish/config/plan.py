@@ -32,7 +32,7 @@ from burnish.config.passes import (
     passes_of,
     rows_at_a_time,
 )
-from burnish.config.placement import Pool, agent_processes, pool_of, pools_of, split_of
+from burnish.config.placement import ALONE, ModelSplit, Pool, agent_processes, pool_of, pools_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, REWARD_MODEL, PPOConfig
 
 USABLE = 0.9  # share of the memory that may be planned with
@@ -124,13 +124,15 @@ def room_of(config: PPOConfig, memory_bytes: int | None) -> int:
     return memory_bytes or host_memory() // sum(max(pool.on_nodes) for pool in pools_of(config))
 
 
-def plan_activations(model: ModelConfig, facts: ModelFacts, tokens: int, memory_bytes: int | None = None) -> list[str]:
+def plan_activations(
+    model: ModelConfig, facts: ModelFacts, tokens: int, memory_bytes: int | None = None, split: ModelSplit = ALONE
+) -> list[str]:
     """The same decision for a run that trains this one model, in passes of so many tokens; returns notices."""
     if model.enable_gradient_checkpointing != "auto":
         return []
-    room, on_gpu = memory_bytes or host_memory(), memory_bytes is not None
+    room, on_gpu = memory_bytes or host_memory() // split.processes, memory_bytes is not None
     model.enable_gradient_checkpointing = False
-    memory = memory_of_one(model, facts, tokens, on_gpu=on_gpu)
+    memory = memory_of_one(model, facts, tokens, on_gpu=on_gpu, split=split)
     return [_decide([model], memory.most("activations"), memory.peak, room, on_gpu)]
 
 

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.config.data import TRUNCATION
-from burnish.config.key import Keys, key, section
+from burnish.config.key import Keys, key, keys_of, section
 from burnish.config.model import ModelConfig
 from burnish.config.optim import ClippedOptimConfig
-from burnish.config.trainer import TRACKED, TRACKER, RunConfig
+from burnish.config.trainer import PROCESSES, RESTART, TRACKED, TRACKER, ProcessesConfig, RunConfig
 
 DATA = "data/examples.py"
-LOOP = "trainer/supervised.py"
+LOOP, WORKER = "trainer/supervised.py", "trainer/supervised_worker.py"
 SFT, RM = "trainer/sft.py", "trainer/rm.py"
-RUN_READERS = dict.fromkeys(TRACKED, TRACKER) | {"*": LOOP}
+OF_PROCESSES = ("n_gpus_per_node", *keys_of(ProcessesConfig))
+RUN_READERS = (
+    dict.fromkeys(TRACKED, TRACKER) | dict.fromkeys(OF_PROCESSES, PROCESSES) | {"max_restarts": RESTART, "*": LOOP}
+)
 
 
 @dataclass
@@ -50,7 +53,7 @@ class SupervisedConfig(ABC):
 
     data: SupervisedDataConfig = section(SupervisedDataConfig)
     model: ModelConfig = section(ModelConfig, readers={"path": LOOP, "tokenizer_path": LOOP})
-    optim: ClippedOptimConfig = section(ClippedOptimConfig, readers={"grad_clip": LOOP}, lr=1e-5)
+    optim: ClippedOptimConfig = section(ClippedOptimConfig, readers={"grad_clip": WORKER}, lr=1e-5)
     trainer: SupervisedTrainerConfig = section(SupervisedTrainerConfig, readers=RUN_READERS)
 
     @property

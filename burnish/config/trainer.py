@@ -10,7 +10,8 @@ SETUP = "trainer/setup.py"
 TRACKER, FOLDER = "tracking/tracker.py", "tracking/run_folder.py"
 WORKER = "workers/model_worker.py"
 TRACKED = ("project_name", "experiment_name", "logger")
-SEVERAL = "several processes"
+MACHINES = "several machines"
+PROCESSES, RESTART = "trainer/executor.py", "trainer/restart.py"
 EXECUTORS = ("auto", "local", "processes", "ray")
 PLACEMENT = "config/placement.py"
 DEVICES, GPU = ("auto", "cuda", "cpu"), {"gpu": "cuda"}
@@ -31,7 +32,20 @@ class AsyncRolloutConfig:
 
 
 @dataclass
-class RunConfig(Keys, reader=PPO):
+class ProcessesConfig(Keys, reader=PROCESSES):
+    """Worker processes, where there are several."""
+
+    processes_per_gpu: int = key(
+        1, "processes that share a GPU and divide its memory; more than one needs NCCL 2.30", low=1, high=16
+    )
+    worker_timeout: float = key(1800, "several processes: time limit for one call of the workers, in seconds", above=0)
+    ray_wait_register_center_timeout: int = key(
+        300, "several processes: time limit for all of them to start, in seconds", low=1
+    )
+
+
+@dataclass
+class RunConfig(ProcessesConfig, reader=PPO):
     """What every trainer has: length, place, seed, checkpoints and trackers."""
 
     total_epochs: int = key(1, "passes over the training rows", low=1)
@@ -39,9 +53,9 @@ class RunConfig(Keys, reader=PPO):
     project_name: str = key("burnish", "name of the project", TRACKER)
     experiment_name: str = key("run", "name of the run within the project", TRACKER)
     logger: list[str] = key(["console"], "where metrics go: console, tensorboard, wandb, mlflow, trackio", TRACKER)
-    nnodes: int = key(1, "machines", low=1, later=SEVERAL)
+    nnodes: int = key(1, "machines", low=1, later=MACHINES)
     n_gpus_per_node: int | str = key(
-        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=SEVERAL
+        "auto", "processes on this machine, one for each GPU; auto: one", PROCESSES, low=1, choices=("auto",)
     )
     device: str = key("auto", "device; auto: a GPU where there is one", SETUP, choices=DEVICES, spellings=GPU)
     seed: int = key(1, "seed of sampling and of new weights", SETUP, low=0)
@@ -58,6 +72,12 @@ class RunConfig(Keys, reader=PPO):
     keep_best: bool = key(True, "keep the best checkpoint too where older ones are removed", "trainer/checkpoint.py")
     checkpoint_timeout: float = key(1800, "time limit for writing or reading a checkpoint, in seconds", above=0)
     default_hdfs_dir: str | None = key(None, "copy of the run folder", later="copies of checkpoints on HDFS")
+    max_restarts: int = key(
+        2,
+        "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died",
+        RESTART,
+        low=0,
+    )
     max_bad_steps: int = key(3, "consecutive NaN or infinite updates before the run stops", low=1)
 
 
@@ -78,16 +98,6 @@ class TrainerConfig(RunConfig, reader=SETUP):
         "local: one process; processes: several on this machine; ray: on many machines; auto: what the number of "
         "processes and machines needs",
         choices=EXECUTORS,
-    )
-    processes_per_gpu: int = key(
-        1, "processes that share a GPU and divide its memory; more than one needs NCCL 2.30", low=1, high=16
-    )
-    worker_timeout: float = key(1800, "several processes: time limit for one call of the workers, in seconds", above=0)
-    max_restarts: int = key(
-        2,
-        "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died",
-        "trainer/restart.py",
-        low=0,
     )
     async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig)
     rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", PPO, low=-1)
@@ -117,9 +127,6 @@ class TrainerConfig(RunConfig, reader=SETUP):
     )
     esi_redundant_time: float = key(
         0, "seconds kept back before a machine expires", inert="checkpoints are written by save_freq alone"
-    )
-    ray_wait_register_center_timeout: int = key(
-        300, "several processes: time limit for all of them to start, in seconds", low=1
     )
 
 

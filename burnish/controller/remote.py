@@ -122,5 +122,12 @@ class RemoteWorkerGroup(WorkerGroup):
         hosts, each_s = self._hosts, self.cluster.deadline_s
         return [RemotePeer(self._role, process, hosts.named(process), each_s, rounds) for process in hosts.processes]
 
+    def apart(self) -> list[Self]:
+        """A group for each worker, so that each can be called when the others are busy."""
+        alone = [Hosts(self._hosts.name, [process], self.cluster) for process in self._hosts.processes]
+        for hosts in alone:
+            hosts.roles = self._hosts.roles
+        return [type(self)(self._role, self.worker_class, hosts) for hosts in alone]
+
     def shutdown(self) -> None:
         self._hosts.end("the run shut them down")

@@ -56,3 +56,10 @@ def pick_device(kind: str, index: int = 0, key: str = "trainer.device") -> "torc
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"{key}={kind}, but torch sees no GPU; set {key}=auto or cpu")
     return torch.device("cuda", index) if kind != "cpu" and torch.cuda.is_available() else torch.device("cpu")
+
+
+def gpus(kind: str) -> int:
+    """GPUs of this machine that `trainer.device` allows; 0 where it computes on a CPU."""
+    import torch
+
+    return torch.cuda.device_count() if pick_device(kind).type == "cuda" else 0

@@ -4,98 +4,59 @@ Chat template, agent loops, sampling and seeds are those of validation; the uid 
 uids agree, the same seed and sampling give the same responses, whatever the batch size.
 """
 
-import dataclasses
 import logging
-import math
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from burnish.agents.base import user_loops
 from burnish.agents.check import AgentCheck
-from burnish.agents.environment import AgentSettings
-from burnish.agents.runner import TrajectoryRunner
 from burnish.config import GenerationConfig, Loaded, explain
-from burnish.config.data import DataConfig
 from burnish.data.chat import ChatRenderer, SpecialTexts
 from burnish.data.files import at
 from burnish.entry.ending import terminated_as_interrupted
-from burnish.errors import BurnishError, ConfigError, DataError, ToolFailure
+from burnish.errors import BurnishError, ConfigError, DataError
 from burnish.literal import print_text
-from burnish.models.device import pick_device
+from burnish.models.device import gpus
 from burnish.models.facts import read_model_facts
 from burnish.models.loading import load_tokenizer
-from burnish.rewards.scoring import facts_of
-from burnish.rollout import load_engine
 from burnish.tracking.progress import Progress
 from burnish.tracking.watchdog import Watchdog
-from burnish.trainer.experience import training_sampling
+from burnish.trainer import executor
+from burnish.trainer.generation_worker import Answer, NumberedRow, agent_settings, answers, engines
 from burnish.trainer.response_file import ADDED, GenerationOutput, PromptFile, job_facts, output_schema
 
 log = logging.getLogger(__name__)
 
 
 class GenerationJob:
-    """The rows of a job, checked. While the model is `loaded`, `answer` makes the output of some rows."""
-
-    runner: TrajectoryRunner
+    """The rows of a job, checked, and the output that their answers make."""
 
     def __init__(self, config: GenerationConfig):
-        self.config, self.settings = config, agent_settings(config)
-        model = config.model
-        self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
-        self.prompts = PromptFile(config.data.path, self.settings.data)
-        data = config.data
-        chat = ChatRenderer(self.tokenizer, data.apply_chat_template_kwargs, escape=data.escape_special_tokens)
-        check_prompts(self.prompts, chat, config, AgentCheck(self.settings, self.tokenizer))
-        self.schema = output_schema(config.data.path, self.prompts.arrow.schema)
-        self.sampling = training_sampling(config.rollout)
+        self.config, settings = config, agent_settings(config)
+        model, data = config.model, config.data
+        tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
+        self.prompts = PromptFile(data.path, settings.data)
+        chat = ChatRenderer(tokenizer, data.apply_chat_template_kwargs, escape=data.escape_special_tokens)
+        check_prompts(self.prompts, chat, config, AgentCheck(settings, tokenizer))
+        self.schema = output_schema(data.path, self.prompts.arrow.schema)
 
-    @contextmanager
-    def loaded(self) -> Iterator[None]:
-        rollout, device = self.config.rollout, pick_device(self.config.trainer.device)
-        model = dataclasses.replace(self.config.model, enable_gradient_checkpointing=False)  # nothing is trained
-        dtype = None if rollout.dtype == "auto" else rollout.dtype
-        engine = load_engine(model, self.tokenizer, rollout, device, dtype)
-        with closing(engine):
-            self.runner = TrajectoryRunner(engine, self.tokenizer, self.settings)
-            with closing(self.runner):
-                yield
-
-    def answer(self, numbers: range) -> pa.Table:
+    def answers(self, workers: Sequence[Answer], batches: Sequence[range]) -> Generator[tuple[range, pa.Table]]:
+        """The output for each of the batches, in the order in which they are done."""
         n = self.config.data.n_samples
-        rows = zip(numbers, self.prompts.rows(numbers), strict=True)
-        trajectories = self.runner.run(
-            [{**row, "uid": i, "sample": k} for i, row in rows for k in range(n)],
-            self.sampling,
-            namespace="val",  # of the noise: validation's own
-            seed=self.config.trainer.seed,
-            deadline_s=self.config.rollout.timeout,
-        )
-        entries = []
-        for trajectory in trajectories:
-            output, facts = trajectory.output, facts_of(trajectory.output)
-            if "failure" in output.extra_fields:
-                raise ToolFailure(f"row {trajectory.row['uid']}: {output.extra_fields['failure']}")
-            entry = {
-                "responses": trajectory.text,
-                "response_log_probs": math.fsum(output.response_logprobs or ()),  # 0 where the policy did not sample
-                "finish_reasons": output.extra_fields.get("finish_reason"),
-                "response_lengths": len(output.policy_ids),
-                "num_turns": facts["num_turns"],
-                "num_tool_calls": facts["num_tool_calls"],
-            }
-            entries.append(entry)
-        groups = [entries[i : i + n] for i in range(0, len(entries), n)]
-        added = [pa.array([[e[field.name] for e in group] for group in groups], type=field.type) for field in ADDED]
-        given = self.prompts.arrow.slice(numbers.start, len(numbers)).columns
-        return pa.Table.from_arrays([*given, *added], schema=self.schema)
+        for numbers, entries in answers(workers, batches, self._rows):
+            groups = [entries[i : i + n] for i in range(0, len(entries), n)]
+            added = [pa.array([[e[field.name] for e in group] for group in groups], type=field.type) for field in ADDED]
+            given = self.prompts.arrow.slice(numbers.start, len(numbers)).columns
+            yield numbers, pa.Table.from_arrays([*given, *added], schema=self.schema)
+
+    def _rows(self, numbers: range) -> list[NumberedRow]:
+        return list(zip(numbers, self.prompts.rows(numbers), strict=True))
 
 
 def generate(loaded: Loaded[GenerationConfig]) -> str | None:
@@ -104,7 +65,7 @@ def generate(loaded: Loaded[GenerationConfig]) -> str | None:
     config = loaded.config
     loaded.log_notices()
     with _keys_of_this_command(), terminated_as_interrupted():
-        pick_device(config.trainer.device)  # a missing GPU is reported before anything is read
+        processes = process_count(config)  # a missing GPU is reported before anything is read
         check_context(config)
         loops = user_loops(config.rollout.agent).values()
         facts = job_facts(config, [getattr(loop, "func", loop).__module__ for loop in loops])  # some with arguments
@@ -120,7 +81,7 @@ def generate(loaded: Loaded[GenerationConfig]) -> str | None:
             watchdog = Watchdog(output.folder, "generate", stage=lambda: "")  # leaves nothing unless a wait is late
             watchdog.start()
             try:
-                speed = answer_all(job, output)
+                speed = answer_all(job, output, processes)
                 output.merge()
             except BaseException as error:
                 if (saved := output.saved) or isinstance(error, KeyboardInterrupt):
@@ -131,21 +92,21 @@ def generate(loaded: Loaded[GenerationConfig]) -> str | None:
         return summary(config, speed)
 
 
-def answer_all(job: GenerationJob, output: GenerationOutput) -> float:
+def answer_all(job: GenerationJob, output: GenerationOutput, processes: int) -> float:
     """Answer and save every row that is missing; returns tokens per second, 0 if none was missing."""
-    missing = list(output.missing(job.config.data.batch_size))
-    if not missing:
-        return 0.0
-    tokens, seconds = 0, 0.0
-    with job.loaded(), Progress("generating", output.total, done=output.saved) as progress:
-        for numbers in missing:
-            start = time.monotonic()
-            table = job.answer(numbers)
-            seconds += time.monotonic() - start
-            tokens += sum(map(sum, table["response_lengths"].to_pylist()))
-            output.write(numbers, table)
-            progress.advance(len(numbers), f"{tokens / seconds:.0f} tokens/s")
-    return tokens / seconds
+    left, tokens, speed = output.total - output.saved, 0, 0.0
+    if not left:
+        return speed
+    missing = list(output.missing(min(job.config.data.batch_size, -(-left // processes))))  # work for all of them
+    with engines(job.config, processes) as workers, Progress("generating", output.total, done=output.saved) as progress:
+        start = time.monotonic()
+        with closing(job.answers(workers, missing)) as answered:
+            for numbers, table in answered:
+                tokens += sum(map(sum, table["response_lengths"].to_pylist()))
+                output.write(numbers, table)
+                speed = tokens / (time.monotonic() - start)
+                progress.advance(len(numbers), f"{speed:.0f} tokens/s")
+    return speed
 
 
 def summary(config: GenerationConfig, tokens_per_second: float) -> str:
@@ -169,28 +130,16 @@ def summary(config: GenerationConfig, tokens_per_second: float) -> str:
     return f"{', '.join(parts)}: {path}. To score them: burnish eval data.path={shlex.quote(path)}{key}"
 
 
-def agent_settings(config: GenerationConfig) -> AgentSettings:
-    """What dataset and agents read, under the names of training."""
-    data = DataConfig(
-        prompt_key=config.data.prompt_key,
-        truncation=config.data.truncation,
-        apply_chat_template_kwargs=config.data.apply_chat_template_kwargs,
-        escape_special_tokens=config.data.escape_special_tokens,
-        max_obs_length=config.data.max_obs_length,
-        max_prompt_length=config.rollout.prompt_length,
-        max_response_length=config.rollout.response_length,
-    )
-    settings = AgentSettings(data, config.rollout, config.retriever, config.max_turns)
-    loop_config = SimpleNamespace(
-        data=data,
-        actor_rollout_ref=SimpleNamespace(model=config.model, rollout=config.rollout),
-        algorithm=SimpleNamespace(state_masking=settings.state_masking),
-        reward_model=SimpleNamespace(sandbox=settings.sandbox),
-        retriever=config.retriever,
-        max_turns=config.max_turns,
-        trainer=config.trainer,
-    )
-    return dataclasses.replace(settings, loop_config=loop_config)
+def process_count(config: GenerationConfig) -> int:
+    """By default one for each GPU of the machine, or a single one whose engine has several."""
+    count, span = gpus(config.trainer.device), config.rollout.tensor_model_parallel_size
+    processes = executor.process_count(config.trainer, count, auto=max(count, 1) if span == 1 else 1)
+    if processes > 1 and span > 1:
+        raise ConfigError(
+            f"rollout.tensor_model_parallel_size={span} with trainer.n_gpus_per_node={processes}: each process sees "
+            "one GPU; leave one of them out"
+        )
+    return processes
 
 
 def check_context(config: GenerationConfig) -> None:

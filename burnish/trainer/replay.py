@@ -28,6 +28,7 @@ from burnish.engine.packing import pack
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Loss, Trainable
 from burnish.errors import CheckpointError, ConfigError
+from burnish.models.device import pick_device
 from burnish.models.facts import read_model_facts
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
@@ -35,7 +36,7 @@ from burnish.tracking.progress import Progress
 from burnish.trainer.replay_config import ACTOR, MODELS, config_of
 from burnish.trainer.rm import Preferences
 from burnish.trainer.sft import NextTokens
-from burnish.trainer.supervised import make_trainable
+from burnish.trainer.supervised_worker import make_trainable
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
 from burnish.workers.objectives import loss_mask
@@ -275,7 +276,7 @@ def _examples(config: Any, dump: Dump) -> Subject:
     tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
     pairs, mini = dump.update.role == "rm", dump.batch
     objective: Any = Preferences(config, tokenizer) if pairs else NextTokens(config, tokenizer)
-    trainable = make_trainable(objective, 1)
+    trainable = make_trainable(objective, 1, pick_device(config.trainer.device))
     forward, micro = trainable.forward, objective.micro
     loss = objective.loss(forward, mini)
     if not pairs:

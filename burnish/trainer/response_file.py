@@ -54,6 +54,7 @@ NEUTRAL = (
     *("rollout.gpu_memory_utilization", "rollout.enforce_eager"),
     *("rollout.enable_chunked_prefill", "rollout.enable_prefix_caching"),
     *("trainer.device", "trainer.nnodes", "trainer.n_gpus_per_node"),
+    *("trainer.processes_per_gpu", "trainer.worker_timeout", "trainer.ray_wait_register_center_timeout"),
 )
 MODEL_TEXTS = (".json", ".jinja", ".model", ".txt", ".py")  # endings of what says how a model reads and ends a text
 KEY = b"burnish.generation"  # of the facts in a file's metadata

@@ -1,6 +1,7 @@
 """Restarts: a run whose workers died, or whose process hangs, continues from its newest checkpoint.
 
-- Workers of a cluster died or hang: `setup.train` builds the run again in the same process (`note`).
+- Workers of several processes died or hang: `setup.train`, or `supervised.train`, builds the run again in the same
+  process (`note`).
 - A one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execve` in place, which ends every
   thread and closes files, locks and GPU contexts; the process id stays, and `VARIABLE` says why. A program that calls
   the trainer itself exits with the watchdog's code instead.
@@ -13,15 +14,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from burnish.config import PPOConfig
+from burnish.config.supervised import SupervisedConfig
 from burnish.entry import ending
 from burnish.errors import BurnishError
 from burnish.waits import EXIT_CODE
 
 if TYPE_CHECKING:
     from burnish.trainer.ppo import PPOTrainer
+    from burnish.trainer.supervised import SupervisedTrainer
+
+Config = TypeVar("Config", bound="PPOConfig | SupervisedConfig")
 
 VARIABLE = "BURNISH_RESTART"
 
@@ -53,24 +58,24 @@ def is_finished(config: PPOConfig) -> bool:
     return bool(_record) and _job < _record["job"]
 
 
-class Restarts:
+class Restarts(Generic[Config]):
     """Counts restarts in a row without a new checkpoint; at most `most`."""
 
-    def __init__(self, config: PPOConfig):
+    def __init__(self, config: Config):
         self.most, self.run = config.trainer.max_restarts, config.trainer.default_local_dir
         self.in_a_row: int = _record.get("in_a_row", 0)
         self.saved: int | None = _record.get("saved")  # step of the newest checkpoint that this run has written itself
         self.event: dict[str, Any] | None = _record.get("event")  # of the restart, until it is written
         _record.clear()
 
-    def resumed(self, config: PPOConfig) -> PPOConfig:
+    def resumed(self, config: Config) -> Config:
         """What to build the next attempt from: as it was set, until the run has its own checkpoint."""
         if self.saved is None:
             return config
-        own = dataclasses.replace(config.trainer, resume_mode="auto", resume_from_path=None)
+        own: Any = dataclasses.replace(config.trainer, resume_mode="auto", resume_from_path=None)
         return dataclasses.replace(config, trainer=own)
 
-    def note(self, error: BurnishError, trainer: "PPOTrainer") -> None:
+    def note(self, error: BurnishError, trainer: "PPOTrainer | SupervisedTrainer[Any, Any]") -> None:
         """An attempt has failed: returns where another one may be made, and else raises `error` with what to do."""
         log.error("in step %d of %d: %s", trainer.step, trainer.total_steps, error)
         next_step = self._count(str(error), trainer)
@@ -94,14 +99,17 @@ class Restarts:
         return what, lambda: start_again({VARIABLE: json.dumps(record)})
 
     def write_event(self, trainer: "PPOTrainer") -> None:
-        if self.event is None:
+        if (event := self.take_event()) is None:
             return
         if trainer.resume_from is None and not trainer.config.trainer.val_only:
             trainer.tracker.start()  # moves what the failed attempt left aside: the event belongs to the new one
-        trainer.tracker.event("restart", **self.event)
-        self.event = None
+        trainer.tracker.event("restart", **event)
 
-    def _count(self, error: str, trainer: "PPOTrainer") -> str:
+    def take_event(self) -> dict[str, Any] | None:
+        event, self.event = self.event, None
+        return event
+
+    def _count(self, error: str, trainer: "PPOTrainer | SupervisedTrainer[Any, Any]") -> str:
         """Count a failed attempt. Sets `event` where another one may be made; returns what happens next, in words."""
         saved, began = trainer.saved, trainer.resume_from
         if saved is None or (began is not None and began.name == trainer.store.folder(saved).name):

@@ -62,7 +62,7 @@ class Preferences(Objective[RMConfig, PreferencePair]):
     def dataset(self, files: Sequence[str], max_samples: int) -> PreferenceDataset:
         return PreferenceDataset(files, self.tokenizer, self.config.data, max_samples=max_samples)
 
-    def load_model(self, device: torch.device) -> PreTrainedModel:
+    def load_model(self, device: torch.device | None) -> PreTrainedModel:
         model, seed = self.config.model, self.config.trainer.seed
         module = load_reward_model(model.path, model, device, pad_token_id=self.padding, new_head_seed=seed)
         if not self.keeps_padding:

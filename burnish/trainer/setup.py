@@ -10,8 +10,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from burnish.algorithms.needs import needs_of
 from burnish.config import PPOConfig
 from burnish.config.build import explain
@@ -25,7 +23,6 @@ from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.batch import fit_to_rows
 from burnish.config.rules.cluster import devices
 from burnish.config.rules.models import without_gpu
-from burnish.config.trainer import TrainerConfig
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup, processes
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
@@ -34,7 +31,7 @@ from burnish.entry.ending import terminated_as_interrupted
 from burnish.errors import ModelError, OutOfMemory, WorkerDied, WorkersLate
 from burnish.literal import print_text
 from burnish.models.adapters import initial_adapter
-from burnish.models.device import dtype_on, memory_of, pick_device
+from burnish.models.device import dtype_on, gpus, pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
@@ -42,6 +39,7 @@ from burnish.rewards.managers import find_manager, load_manager
 from burnish.rewards.scoring import Scoring
 from burnish.trainer import nsys
 from burnish.trainer.checkpoint import MODEL, STATE
+from burnish.trainer.executor import device_memory
 from burnish.trainer.memory import ppo_memory_explained
 from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.report import OnStep
@@ -148,15 +146,6 @@ def planned_memory(loaded: Loaded[PPOConfig]) -> int | None:
     """Bytes of a GPU that one process has, as it is here or as --gpu-memory says; None on a CPU."""
     trainer, said = loaded.config.trainer, loaded.flags.gpu_memory
     return said // trainer.processes_per_gpu if said else device_memory(trainer)
-
-
-def device_memory(trainer: TrainerConfig) -> int | None:
-    return memory_of(pick_device(trainer.device), trainer.processes_per_gpu)
-
-
-def gpus(kind: str) -> int:
-    """GPUs of this machine that can be trained on; 0 where that is done on a CPU."""
-    return torch.cuda.device_count() if pick_device(kind).type == "cuda" else 0
 
 
 def build(config: PPOConfig) -> PPOTrainer:

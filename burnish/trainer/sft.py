@@ -35,7 +35,7 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
     def dataset(self, files: Sequence[str], max_samples: int) -> SFTDataset:
         return SFTDataset(files, self.tokenizer, self.config.data, max_samples=max_samples)
 
-    def load_model(self, device: torch.device) -> PreTrainedModel:
+    def load_model(self, device: torch.device | None) -> PreTrainedModel:
         model = self.config.model
         return load_causal_lm(model.path, model, device, seed=self.config.trainer.seed)
 

@@ -26,28 +26,33 @@ from burnish.config import Loaded, explain
 from burnish.config.checks import check_files
 from burnish.config.fit import supervised_advice
 from burnish.config.memory import gib, memory_of_one
+from burnish.config.placement import ALONE, ModelSplit, split_over
 from burnish.config.plan import plan_activations
+from burnish.config.rules.cluster import check_shared
 from burnish.config.rules.models import without_gpu
 from burnish.config.supervised import SupervisedConfig
+from burnish.controller import ClassWithInitArgs, ResourcePool, WorkerGroup
+from burnish.controller.local import LocalWorkerGroup
+from burnish.controller.processes import check_shared_gpus
 from burnish.data.examples import Batches, Example, Examples
 from burnish.data.files import describe
 from burnish.engine.batching import MicroBatch
-from burnish.engine.diagnosis import check_weights
-from burnish.engine.dump import BadSteps, Update, dump_folder
+from burnish.engine.dump import dump_folder
 from burnish.engine.forward import Forward
-from burnish.engine.retry import OOM_RETRIES, OomRetries
+from burnish.engine.retry import OOM_RETRIES
 from burnish.engine.seeding import seed_torch
-from burnish.engine.trainable import Loss, Trainable
+from burnish.engine.trainable import Loss
 from burnish.entry.ending import StopRequest
-from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError, OutOfMemory
+from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError, OutOfMemory, WorkerDied, WorkersLate
 from burnish.literal import print_text
-from burnish.models.device import dtype_on, memory_of, pick_device
+from burnish.models.device import dtype_on, gpus, pick_device
 from burnish.models.facts import read_model_facts
 from burnish.models.folder import fingerprint, read_json
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.disk import OTHER_RUN
+from burnish.trainer import executor
 from burnish.trainer.checkpoint import (
     CheckpointStore,
     Quality,
@@ -60,7 +65,9 @@ from burnish.trainer.checkpoint import (
 )
 from burnish.trainer.memory import memory_explained
 from burnish.trainer.report import OnStep
+from burnish.trainer.restart import Restarts
 from burnish.trainer.stage import choose_folder
+from burnish.trainer.supervised_worker import SupervisedWorker
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
@@ -95,8 +102,8 @@ class Objective(ABC, Generic[Config, Example]):
         """The examples in some files."""
 
     @abstractmethod
-    def load_model(self, device: torch.device) -> PreTrainedModel:
-        """The model before its first step."""
+    def load_model(self, device: torch.device | None) -> PreTrainedModel:
+        """The model before its first step; without a device, mapped from its files."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example]) -> DataProto:
@@ -124,7 +131,9 @@ class SupervisedTrainer(Generic[Config, Example]):
         train: Batches[Example],
         val: Batches[Example] | None,
         folder: RunFolder,
+        split: ModelSplit = ALONE,
     ):
+        self.split = split
         config, trainer = objective.config, objective.config.trainer
         self.objective, self.config, self.train, self.val = objective, config, train, val
         self.total_steps = total_steps(config, train)
@@ -135,11 +144,13 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step = 0
         self.on_step: OnStep | None = None
+        self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
+        self.restart: dict[str, Any] | None = None  # the event, where workers of an attempt before this one died
         self.quality: Quality | None = None  # of the model after the last step
         self.bad_steps = 0  # updates in a row that could not be applied
         self.changed: list[str] = []  # keys, since the checkpoint
         if self.resume_from is not None:
-            self.step = step_of(self.resume_from)
+            self.step = self.saved = step_of(self.resume_from)
             self.bad_steps, self.changed = read_state(self.resume_from, objective, len(train.dataset))
         else:
             folder.check_inputs_stay(config)
@@ -150,7 +161,7 @@ class SupervisedTrainer(Generic[Config, Example]):
         explained = memory_explained(self.config.trainer.device, self._advice, "training")
         with self.tracker, contextlib.ExitStack() as stack, explained:
             stack.callback(self.store.finished, wait=True)  # a checkpoint that is being written is completed
-            self.begin()
+            self.begin(stack)
             while self.step < self.total_steps:
                 with stop.delayed():
                     metrics = self.train_step()
@@ -170,16 +181,25 @@ class SupervisedTrainer(Generic[Config, Example]):
         return metrics
 
     def _advice(self) -> str | None:
-        room = memory_of(pick_device(self.config.trainer.device))
-        return memory_advice(self.objective, self.train, room, ran_out=True)
+        return memory_advice(
+            self.objective, self.train, self.split, executor.device_memory(self.config.trainer), ran_out=True
+        )
 
-    def begin(self) -> None:
-        self.trainable = make_trainable(self.objective, self.total_steps)
-        check_weights(self.trainable.module, f"model.path={self.config.model.path}")
-        self.dumps = BadSteps(self.config.trainer.default_local_dir, self.objective.command, self.config)
+    def begin(self, stack: contextlib.ExitStack) -> None:
+        """Make the workers, which end with the `stack`, and load the checkpoint there is."""
+        trainer, command = self.config.trainer, self.objective.command
+        pool = ResourcePool([self.split.processes], command, trainer.device)
+        made = {command: ClassWithInitArgs(SupervisedWorker, self.objective, self.total_steps)}
+        self.workers: WorkerGroup
+        if self.split.is_sharded:
+            group = executor.start(self.config, trainer, self.tracker.folder.path)
+            stack.callback(group.disconnect)
+            self.workers = group.spawn(pool, made)[command]
+        else:
+            self.workers = LocalWorkerGroup.spawn(pool, made)[command]
         if self.resume_from is not None:
             with waiting("checkpoint", "the trainer", f"reading checkpoint {self.resume_from}", self.store.deadline_s):
-                self.trainable.load(self.resume_from)
+                self.workers.load_checkpoint(self.resume_from)
         self.tracker.folder.write_config(self.config)
         if self.resume_from is None:
             self.tracker.start()
@@ -188,17 +208,18 @@ class SupervisedTrainer(Generic[Config, Example]):
             log.info("resuming from %s, step %d of %d", self.resume_from, self.step, self.total_steps)
             for change in self.changed:
                 log.warning("changed since that checkpoint: %s", change)
+        if self.restart:
+            self.tracker.event("restart", **self.restart)
 
     def train_step(self) -> dict[str, float]:
         start = time.perf_counter()
         epoch = self.train.epoch(self.step)
         batch = self.objective.collate(self.train.batch(self.step))
-        loss = self.objective.loss(self.trainable.forward, batch)
-        update = self.trainable.forward_backward(batch, loss, self.objective.micro)
-        update |= self.trainable.optim_step(update["loss"])
+        update = self.workers.train(batch, self.step + 1)
         self.step += 1
+        retries = {OOM_RETRIES: update.pop(OOM_RETRIES)} if OOM_RETRIES in update else {}
         if update["bad_step"]:
-            self._report_bad_step(batch, update)
+            self._report_bad_step()
         else:
             self.bad_steps = 0
         tokens, seconds = int(batch.batch["attention_mask"].sum()), time.perf_counter() - start
@@ -206,19 +227,16 @@ class SupervisedTrainer(Generic[Config, Example]):
             "training/global_step": self.step,
             "training/epoch": epoch,
             **{f"train/{name}": value for name, value in update.items()},
-            **({OOM_RETRIES: retries} if (retries := OomRetries.take()) else {}),
+            **retries,
             "perf/total_num_tokens": tokens,
             "perf/time_per_step": seconds,
             "perf/throughput": tokens / seconds,
         }
 
-    def _report_bad_step(self, batch: DataProto, update: dict[str, float]) -> None:
-        command = self.objective.command
-        bad = Update(command, self.step, 0, self.step - 1, update)
-        self.dumps.write(bad, batch, self.trainable, self.objective.tokenizer)
+    def _report_bad_step(self) -> None:
         self.bad_steps += 1
         log.warning("step %d: loss or gradient was NaN or infinite; the step is not applied", self.step)
-        dump = dump_folder(self.tracker.folder.path, self.step, command, 0)
+        dump = dump_folder(self.tracker.folder.path, self.step, self.objective.command, 0)
         if dump.is_dir():
             log.warning("the update is dumped: `burnish replay %s` runs it again", dump)
         self.tracker.event("bad_step", step=self.step, dumps=[str(dump)] if dump.is_dir() else [])
@@ -229,31 +247,24 @@ class SupervisedTrainer(Generic[Config, Example]):
             )
 
     def validate(self, batches: Batches[Example]) -> dict[str, float]:
-        objective, forward, parts = self.objective, self.trainable.forward, []
+        objective, parts = self.objective, []
         for examples in batches.once():
             batch = objective.collate(examples)
-            values = self.trainable.infer(lambda rows: objective.row_values(forward, rows), batch, objective.micro)
-            parts.append(objective.validation(batch, values))
+            parts.append(objective.validation(batch, self.workers.row_values(batch)))
         return {f"val/{name}": value for name, value in merge(parts).items()}
 
     def save(self) -> Path:
         def write(folder: Path) -> None:
-            self.trainable.save(folder)
-            self.objective.tokenizer.save_pretrained(folder)
+            self.workers.save_checkpoint(folder)
             facts = {"command": self.objective.command, EXAMPLES: len(self.train.dataset), "bad_steps": self.bad_steps}
             facts["run"] = {MODEL: self.start}
             (folder / FILE).write_text(json.dumps(facts | {"config": key_values(self.config)}, indent=1))
 
         folder = self.store.save(self.step, write, self.quality)
+        self.saved = self.step
         best = self.tracker.health.history.best = step_of(self.store.best(self.step) or folder)
         self.tracker.event("checkpoint", step=self.step, best=best)
         return folder
-
-
-def make_trainable(objective: Objective[Config, Example], total_steps: int) -> Trainable:
-    config, device = objective.config, pick_device(objective.config.trainer.device)
-    module, clip = objective.load_model(device), config.optim.grad_clip
-    return Trainable(module, config.optim, grad_clip=clip, total_steps=total_steps, device=device, model=config.model)
 
 
 def run(
@@ -272,7 +283,12 @@ def run(
             f"data.max_length={config.data.max_length}, but {config.model.path} has a context of {facts.context} "
             f"tokens; set data.max_length={facts.context} or less"
         )
-    device = pick_device(config.trainer.device)  # a missing GPU is an error before the rows are read
+    device, planned = pick_device(config.trainer.device), loaded.flags.gpu_memory
+    # A missing GPU is an error before the rows are read; with --gpu-memory others are planned for.
+    split = split_over(executor.process_count(config.trainer, 0 if planned else gpus(config.trainer.device)))
+    if config.trainer.processes_per_gpu > 1 and split.is_sharded and device.type == "cuda" and not planned:
+        check_shared_gpus(config.trainer.processes_per_gpu)
+    check_shared("model", config.model, split.processes)
     for notice in without_gpu(config) if device.type == "cpu" else []:
         log.info("%s", notice)
     seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
@@ -289,62 +305,94 @@ def run(
     if data.val_files:
         val = order(objective.dataset(data.val_files, data.val_max_samples))
     _check_vocabulary(config, facts.vocab, *[part.dataset for part in (training, val) if part is not None])
-    memory = loaded.flags.gpu_memory or memory_of(device)
-    config.model.dtype = dtype_on(None if loaded.flags.gpu_memory else device, config.model.dtype)
-    tokens = tokens_per_pass(objective, training)
-    for notice in plan_activations(config.model, facts, tokens, memory):
+    memory = planned // config.trainer.processes_per_gpu if planned else executor.device_memory(config.trainer)
+    config.model.dtype = dtype_on(None if planned else device, config.model.dtype)
+    tokens = tokens_per_pass(objective, training, split)
+    for notice in plan_activations(config.model, facts, tokens, memory, split):
         log.info("%s", notice)
     if loaded.flags.plan:
-        print_text(plan(objective, training, memory))
-        if too_much := memory_advice(objective, training, memory):
+        print_text(plan(objective, training, split, memory))
+        if too_much := memory_advice(objective, training, split, memory):
             raise OutOfMemory(f"does not fit: {too_much}")
         return
     print_text(explain(config, loaded.explicit))
-    with RunFolder(config.trainer.default_local_dir) as folder:
-        folder.write_recipe(loaded.given)
-        trainer = SupervisedTrainer(objective, training, val, folder)
-        trainer.on_step = on_step
-        trainer.fit()
-        log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
+    trainer = train(objective, training, val, split, loaded.given, on_step)
+    log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
 
 
-def plan(objective: Objective[Config, Example], training: Batches[Example], room: int | None) -> str:
-    """What `--plan` prints: the arithmetic of a run. `room`: bytes of the GPU, None on a CPU."""
+def train(
+    objective: Objective[Config, Example],
+    training: Batches[Example],
+    val: Batches[Example] | None,
+    split: ModelSplit,
+    given: Mapping[str, Any],
+    on_step: OnStep | None,
+) -> SupervisedTrainer[Config, Example]:
+    """Train to the end. Where one of several processes died or hangs, the run continues from its newest checkpoint."""
+    config, restarts = objective.config, Restarts(objective.config)
+    while True:
+        attempt = copy.copy(objective)
+        attempt.config = restarts.resumed(config)
+        with RunFolder(config.trainer.default_local_dir) as folder:
+            folder.write_recipe(given)
+            trainer = SupervisedTrainer(attempt, training, val, folder, split)
+            trainer.on_step, trainer.restart = on_step, restarts.take_event()
+            try:
+                trainer.fit()
+                return trainer
+            except (WorkerDied, WorkersLate) as error:
+                if not split.is_sharded:
+                    raise
+                restarts.note(error, trainer)
+
+
+def plan(objective: Objective[Config, Example], training: Batches[Example], split: ModelSplit, room: int | None) -> str:
+    """What `--plan` prints: the arithmetic of a run. `room`: bytes of a GPU for one process, None on a CPU."""
     examples, kind, micro = training.dataset, objective.examples, objective.micro
     lengths = [len(examples[i]) for i in range(len(examples))]
     limit = f"{micro.max_tokens} tokens" if micro.max_tokens else f"{micro.max_sequences} {kind}"
-    facts, tokens = read_model_facts(objective.config.model.path), tokens_per_pass(objective, training)
-    memory = memory_of_one(objective.config.model, facts, tokens, on_gpu=room is not None)
+    facts, tokens = read_model_facts(objective.config.model.path), tokens_per_pass(objective, training, split)
+    memory = memory_of_one(objective.config.model, facts, tokens, on_gpu=room is not None, split=split)
+    of_each = f" in each of {split.processes} processes" if split.is_sharded else ""
     lines = {
         f"training {kind}": f"{len(lengths)}, {sum(lengths)} tokens, {max(lengths)} in the longest",
         f"{kind} per step": training.batch_size,
         "steps per epoch": len(training),
         "steps in all": total_steps(objective.config, training),
         "one pass holds at most": limit,
-        "estimated peak memory": f"{gib(memory.peak)}: {gib(memory.always)} throughout, plus one training pass",
+        "estimated peak memory": f"{gib(memory.peak)}{of_each}: {gib(memory.always)} throughout, plus one "
+        "training pass",
     }
     return "\n".join(f"{name:<25}{value}" for name, value in lines.items())
 
 
-def tokens_per_pass(objective: Objective[Config, Example], training: Batches[Example]) -> int:
-    """Tokens of a pass at most: what its limit allows, of as many examples as an update has."""
+def tokens_per_pass(
+    objective: Objective[Config, Example], training: Batches[Example], split: ModelSplit = ALONE
+) -> int:
+    """Tokens of a pass at most: what its limit allows, of as many examples as a process has of an update."""
     micro, most = objective.micro, max(len(training.dataset[i]) for i in range(len(training.dataset)))
-    count = min(micro.max_sequences or training.batch_size, training.batch_size)
+    share = -(-training.batch_size // split.processes)
+    count = min(micro.max_sequences or share, share)
     return max(most, min(micro.max_tokens or count * most, count * most))
 
 
 def memory_advice(
-    objective: Objective[Config, Example], training: Batches[Example], room: int | None, *, ran_out: bool = False
+    objective: Objective[Config, Example],
+    training: Batches[Example],
+    split: ModelSplit,
+    room: int | None,
+    *,
+    ran_out: bool = False,
 ) -> str | None:
     """What is planned and what would make it fit; None where it fits by the plan and has not run out of memory."""
 
     def tokens(config: SupervisedConfig) -> int:
         other = copy.copy(objective)
         other.config = cast(Config, config)
-        return tokens_per_pass(other, training)
+        return tokens_per_pass(other, training, split)
 
     config = objective.config
-    return supervised_advice(config, read_model_facts(config.model.path), tokens, room, ran_out=ran_out)
+    return supervised_advice(config, read_model_facts(config.model.path), tokens, room, ran_out=ran_out, split=split)
 
 
 def total_steps(config: SupervisedConfig, train: Batches[Example]) -> int:

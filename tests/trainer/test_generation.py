@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,11 +23,13 @@ from burnish.config.model import ModelConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
+from burnish.errors import ConfigError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rewards.scores.arithmetic import compute_score
 from burnish.rollout.hosted import spec
 from burnish.tracking import watchdog
-from burnish.trainer import generation
+from burnish.trainer import generation, generation_worker
+from burnish.trainer.generation_worker import GenerationWorker
 from burnish.trainer.response_file import NEUTRAL
 from tests.trainer.conftest import NANO, validated, wait_for
 
@@ -74,7 +77,7 @@ def refuses(generate, monkeypatch):
     def load(*_args, **_kwargs):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(generation, "load_engine", load)
+    monkeypatch.setattr(generation_worker, "load_engine", load)
 
     def run(*overrides: str) -> str:
         code, _, err = generate(*overrides)
@@ -181,7 +184,7 @@ def test_gradient_checkpointing_stays_off(generate, monkeypatch):
     def load(model, *_args):
         raise AssertionError(f"checkpointing: {model.enable_gradient_checkpointing}")
 
-    monkeypatch.setattr(generation, "load_engine", load)
+    monkeypatch.setattr(generation_worker, "load_engine", load)
     _, _, err = generate("model.enable_gradient_checkpointing=true")
     assert "AssertionError: checkpointing: False" in err and "no effect: model.enable_gradient_checkpointing" in err
 
@@ -284,22 +287,22 @@ def test_code_and_attention_of_the_model_decide_too(made, generate, place):
 
 @pytest.fixture
 def answered(monkeypatch):
-    answer, numbers = generation.GenerationJob.answer, []
+    answer, numbers = GenerationWorker.answer, []
 
     def noted(self, rows):
-        numbers.extend(rows)
+        numbers.extend(number for number, _ in rows)
         return answer(self, rows)
 
-    monkeypatch.setattr(generation.GenerationJob, "answer", noted)
+    monkeypatch.setattr(GenerationWorker, "answer", noted)
     return numbers
 
 
 # `python -m burnish.trainer.main_generation`, which is not over when it is to be killed, however late that is.
 HELD = """
 import runpy, time
-from burnish.trainer.generation import GenerationJob
-answer = GenerationJob.answer
-GenerationJob.answer = lambda self, rows: time.sleep(600) if 20 in rows else answer(self, rows)
+from burnish.trainer.generation_worker import GenerationWorker
+answer = GenerationWorker.answer
+GenerationWorker.answer = lambda self, rows: time.sleep(600) if 20 in dict(rows) else answer(self, rows)
 runpy.run_module("burnish.trainer.main_generation", run_name="__main__")
 """
 
@@ -326,17 +329,52 @@ def test_kill_9_and_the_same_command_give_the_file_that_was_never_interrupted(ma
         assert row == one
 
 
+class DyingWorker(GenerationWorker):
+    def answer(self, rows):
+        if 4 in dict(rows):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().answer(rows)
+
+
+def test_several_processes_give_the_same_texts_and_a_dead_one_is_named(generate, made, monkeypatch):
+    keys = ["data.n_samples=2", "data.batch_size=2", "trainer.n_gpus_per_node=2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(generation_worker, "GenerationWorker", DyingWorker)
+        code, _, err = generate(*keys)
+    assert code == 1 and "of pool 'generation'" in err and "died while it ran DyingWorker.answer" in err
+    saved = re.search(r"stopped: (\d+) of 10 rows are saved; run the same command to resume", err)
+    several, alone = made(*keys), made(*keys[:1], "data.output_path=alone.parquet")
+    assert saved and 2 <= int(saved[1]) <= 8
+    for one, row in zip(several, alone, strict=True):
+        assert one.pop("response_log_probs") == pytest.approx(row.pop("response_log_probs"), abs=1e-4)
+        assert one == row
+
+
+def test_auto_is_a_process_for_each_gpu_unless_an_engine_has_several(monkeypatch):
+    monkeypatch.setattr(generation, "gpus", lambda kind: 4)
+    config = GenerationConfig()
+    assert generation.process_count(config) == 4
+    config.rollout.tensor_model_parallel_size = 2
+    assert generation.process_count(config) == 1
+    config.trainer.n_gpus_per_node = 2
+    with pytest.raises(ConfigError, match=r"tensor_model_parallel_size=2 with trainer.n_gpus_per_node=2: each process"):
+        generation.process_count(config)
+    config.trainer.n_gpus_per_node = 8
+    with pytest.raises(ConfigError, match=r"n_gpus_per_node=8: 8 processes with a GPU each, and this machine has 4"):
+        generation.process_count(config)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_run_reports_what_is_saved(generate, made, answered, monkeypatch, number):
-    answer = generation.GenerationJob.answer
+    answer = GenerationWorker.answer
 
     def stopped(self, rows):
-        if 4 in rows:
+        if 4 in dict(rows):
             signal.raise_signal(number)
         return answer(self, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(generation.GenerationJob, "answer", stopped)
+        patch.setattr(GenerationWorker, "answer", stopped)
         code, _, err = generate("data.batch_size=2")
     assert code == 130 and "stopped: 4 of 10 rows are saved; run the same command to resume" in err
     answered.clear()
@@ -413,7 +451,7 @@ def test_a_file_that_cannot_get_its_responses_is_reported_before_a_model_is_load
 
 @pytest.mark.parametrize("what", [None, "runner", "rows"])
 def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, what):
-    closed, load, answer = [], generation.load_engine, generation.GenerationJob.answer
+    closed, load, answer = [], generation_worker.load_engine, GenerationWorker.answer
 
     def noted(*args):
         engine = load(*args)
@@ -424,13 +462,13 @@ def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, w
         raise MemoryError("no room")
 
     def breaks_later(self, rows):
-        return broken() if 4 in rows else answer(self, rows)
+        return broken() if 4 in dict(rows) else answer(self, rows)
 
-    monkeypatch.setattr(generation, "load_engine", noted)
+    monkeypatch.setattr(generation_worker, "load_engine", noted)
     if what == "runner":
-        monkeypatch.setattr(generation, "TrajectoryRunner", broken)
+        monkeypatch.setattr(generation_worker, "TrajectoryRunner", broken)
     if what == "rows":
-        monkeypatch.setattr(generation.GenerationJob, "answer", breaks_later)
+        monkeypatch.setattr(GenerationWorker, "answer", breaks_later)
     code, _, err = generate("data.batch_size=2")
     assert (code, closed) == (0 if what is None else 1, [what]) and ("no room" in err) == (what is not None)
 

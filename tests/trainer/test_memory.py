@@ -9,8 +9,7 @@ from burnish.config.load import load_ppo
 from burnish.engine.forward import Forward
 from burnish.entry.guard import guard
 from burnish.errors import OutOfMemory
-from burnish.trainer import setup
-from burnish.trainer import supervised as loop
+from burnish.trainer import executor, setup
 from burnish.trainer.main_ppo import main
 from burnish.trainer.rm_trainer import main as rm
 from burnish.trainer.sft_trainer import main as sft
@@ -51,7 +50,7 @@ def test_a_run_out_of_memory_ends_with_phase_plan_and_keys(job, reward, tmp_path
 def test_the_plan_of_a_supervised_run_that_does_not_fit_names_keys_with_numbers(
     command, passes, supervised, monkeypatch, capsys
 ):
-    monkeypatch.setattr(loop, "memory_of", lambda device: 2**21)
+    monkeypatch.setattr(executor, "memory_of", lambda device, processes: 2**21)
     with pytest.raises(OutOfMemory, match=r"^does not fit: planned are .* of 2\.0 MiB: .* plus one") as error:
         supervised(command, f"{SIZE}=3", "model.enable_gradient_checkpointing=False", "--plan")
     assert f"{FEWER}1  → " in str(error.value) and error.value.exit_code == 2
@@ -66,7 +65,9 @@ def test_a_supervised_run_out_of_memory_ends_with_phase_plan_and_keys(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr(Forward, passes, run_out)
-    with pytest.raises(OutOfMemory, match=r"^training: out of memory, .*; planned are ") as error:
+    with pytest.raises(
+        OutOfMemory, match=r"^training: SupervisedWorker\.train .*: out of memory, .*; planned are "
+    ) as error:
         supervised(command)
     assert f"{FEWER}1  → " in str(error.value)
     assert json.loads((tmp_path / "run" / "error.json").read_text())["type"] == "OutOfMemory"

@@ -8,6 +8,7 @@ from typing import Any
 
 from burnish.config.engines import engine_spec
 from burnish.config.fsdp import FSDPConfig
+from burnish.config.model import ModelConfig
 from burnish.config.nearest import nearest
 from burnish.config.placement import (
     AGENTS,
@@ -218,16 +219,7 @@ def _split(config: PPOConfig, given: Given) -> None:
                 f"{SECTIONS[model]}.ulysses_sequence_parallel_size={ulysses} with {model}.use_remove_padding=false: "
                 "processes share lines of unpadded sequences; leave one of them out"
             )
-        if keys.enable_activation_offload and processes > 1:
-            raise ConfigError(
-                f"{model}.enable_activation_offload=true: what FSDP2 gathers for a layer would be taken for its "
-                f"activations; with several processes set {model}.enable_gradient_checkpointing=true instead"
-            )
-        if keys.use_fused_kernels is True and processes > 1:
-            raise ConfigError(
-                f"{model}.use_fused_kernels=true: fused passes read the weights of all layers, and several processes "
-                "gather them layer by layer; leave it out"
-            )
+        check_shared(model, keys, processes)
     if config.reads_reference and not config.actor_rollout_ref.model.has_lora:
         _check_section(config, ACTOR_MODEL, REFERENCE, config.actor_rollout_ref.ref.fsdp_config, given)
     name, pool = config.actor_rollout_ref.rollout.name, pool_of(config, ACTOR_MODEL)
@@ -249,6 +241,20 @@ def _split(config: PPOConfig, given: Given) -> None:
         )
     if all(pool.processes == 1 for pool in pools_of(config)):
         given.unused("there is one process to deal rows to", "trainer.balance_batch")
+
+
+def check_shared(model: str, keys: ModelConfig, processes: int) -> None:
+    """ConfigError for what processes that share a model cannot do with it. `model` is the key of its section."""
+    if keys.enable_activation_offload and processes > 1:
+        raise ConfigError(
+            f"{model}.enable_activation_offload=true: what FSDP2 gathers for a layer would be taken for its "
+            f"activations; with several processes set {model}.enable_gradient_checkpointing=true instead"
+        )
+    if keys.use_fused_kernels is True and processes > 1:
+        raise ConfigError(
+            f"{model}.use_fused_kernels=true: fused passes read the weights of all layers, and several processes "
+            "gather them layer by layer; leave it out"
+        )
 
 
 def _check_section(config: PPOConfig, model: str, section: str, fsdp: FSDPConfig, given: Given) -> None:
