@@ -23,7 +23,7 @@ HERE = Path(__file__).parents[1]
 STEPS = 4
 CLOCKS = ("timing_s/", "timing_per_token_ms/", "perf/", "seconds")
 # How searches of one round are joined to requests and batches depends on when they come, in one checkout as in two.
-JOINED = ("retrieval/", "rollout_corr/", "training/rollout_")
+JOINED = ("retrieval/", "rollout_corr/", "training/rollout_", "response/entropy")
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 GRPO = ["algorithm.adv_estimator=grpo", f"{ACTOR}.use_kl_loss=true", f"{ROLLOUT}.n=8"]
 CASES = {

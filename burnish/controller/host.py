@@ -23,7 +23,7 @@ import torch.distributed
 from burnish import spans
 from burnish.controller.dispatch import check_direct
 from burnish.controller.group import ClassWithInitArgs
-from burnish.controller.process import Address, Surroundings, Warnings, share_cores, stack_of, stacks, tail
+from burnish.controller.process import Address, Surroundings, Warnings, log_size, share_cores, stack_of, stacks, tail
 from burnish.controller.wire import Carried, carry, flat, pack, restore, unpack
 from burnish.controller.worker import Worker, WorkerPlace, call_worker, call_worker_async, device_of
 from burnish.controller.worker_status import NO_CALL, WorkerStatus
@@ -65,6 +65,7 @@ class WorkerHost:
         self._direct: dict[Coroutine[Any, Any, Any], tuple[str, float]] = {}  # peers' calls: what, and since when
         self._turns, self._turn = asyncio.Condition(), 0
         self._doing = ""
+        self._lines, self._dumped = "", -1  # the last of its log, and how long that was with the stacks after them
         self._warnings = Warnings()
         self._store: torch.distributed.TCPStore | None = None
         if surroundings.run is not None:
@@ -110,14 +111,16 @@ class WorkerHost:
 
     async def status(self) -> WorkerStatus:
         """What the thread `compute` is doing, and which calls of peers run. The stacks of all threads go to the log."""
-        lines = tail(self._address) or ""  # before the log ends with stacks
+        if log_size(self._address) != self._dumped:  # it wrote something since it was asked before
+            self._lines = tail(self._address) or ""  # before the log ends with stacks
         calls, now = sorted(self._direct, key=lambda call: self._direct[call][1]), time.monotonic()
         if self._doing or not calls:
             stack = stacks(self._thread or threading.current_thread())
         else:  # it waits for another task or another thread
             stack = stack_of(calls[0]) + stacks(None)
+        self._dumped = log_size(self._address)
         peers = tuple((what, now - since) for what, since in map(self._direct.__getitem__, calls))
-        return WorkerStatus(self._doing or NO_CALL, stack, lines, peers)
+        return WorkerStatus(self._doing or NO_CALL, stack, self._lines, peers)
 
     def _answer(self, what: str, job: str, parts: list[Any], answers: bool) -> WorkerReply:
         self._thread, self._doing = threading.current_thread(), what

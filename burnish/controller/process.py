@@ -152,6 +152,12 @@ def _shown(frame: FrameType) -> str:
     return "".join(traceback.format_stack(frame, STACK_FRAMES))
 
 
+def log_size(address: Address) -> int:
+    with contextlib.suppress(OSError):
+        return os.path.getsize(address.log)
+    return 0
+
+
 def tail(address: Address) -> str | None:
     """The last lines of a process's log; None where it cannot be read from here."""
     return log_tail(Path(address.log), address.log_from)

@@ -6,6 +6,7 @@ alone. Keys that can only have their default in this version are counted but not
 
 import dataclasses
 import difflib
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -39,6 +40,11 @@ FIRST = {  # the keys of `burnish ppo` that one needs, in words as short as thos
     "trainer.total_training_steps": "steps in all; null: by trainer.total_epochs",
     "trainer.experiment_name": "name of the run; the same name resumes it",
 }
+PER_NODE = "trainer.n_gpus_per_node"
+OF_TORCHRUN = (
+    "TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
 WIDTH, COLUMN = 118, 54  # of the text, and where the meaning of a key starts
 FLAGS = """\
   --config-name NAME  start from the recipe NAME.yaml, here or in --config-path FOLDER
@@ -64,8 +70,30 @@ class KeyCommand:
         with importing():
             import_module("hydra")
             main = load()
+        words = argv if self.root is EvalConfig else of_torchrun(argv)
+        if words is None:
+            return 0
         with watched(), terminated_as_interrupted():
-            return main(argv)
+            return main(words)
+
+
+def of_torchrun(argv: list[str]) -> list[str] | None:
+    """The command line under `torchrun`, of whose processes the first is the controller and starts as many workers;
+    None in the others, which have nothing to do."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return argv
+    rank, count, machines = (int(os.environ[name]) for name in ("RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"))
+    if machines > 1:
+        raise ConfigError(
+            f"torchrun on {machines} machines: it starts the processes of one; for several use Ray (docs/cluster.md)"
+        )
+    for name in list(os.environ):
+        if name.startswith(OF_TORCHRUN):  # a program that a worker starts is none of them
+            del os.environ[name]
+    if rank > 0:
+        return None
+    said = count == 1 or any(word.lstrip("+").startswith(f"{PER_NODE}=") for word in argv)
+    return argv if said else [*argv, f"{PER_NODE}={count}"]
 
 
 TRAIN, VAL = "data.train_files=train.parquet", "data.val_files=test.parquet"

@@ -67,7 +67,7 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
             "reward_info": others["reward_info"][i],
             "response_mask": mask[i][real].tolist(),
         }
-        if (ends := texts.lengths(responses[i][real].tolist(), row["response"])) is not None:
+        if (ends := texts.lengths(responses[i][real], row["response"])) is not None:
             row["token_lengths"] = ends
         if VERSIONS in columns:
             row[VERSIONS] = columns[VERSIONS][i].numpy()[real].tolist()  # of the weights that sampled each token
@@ -78,15 +78,30 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
 
 
 class TokenTexts:
-    """How many characters of a text each of its tokens stands for, at a dictionary look-up per token."""
+    """How many characters of a text each of its tokens stands for, at a look-up per token."""
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
+        self._table = np.empty(0, np.int32)  # characters by token, or one of these two:
+        self._unknown, self._unfinished = -1, -2
 
-    def lengths(self, ids: list[int], text: str) -> list[int] | None:
+    def lengths(self, ids: np.ndarray, text: str) -> list[int] | None:
         """The last token of a split character has it, the others have 0. None where the tokenizer writes the same
         tokens differently in another place."""
+        if (most := int(ids.max(initial=-1))) >= len(self._table):
+            self._table = np.append(self._table, np.full(most + 1 - len(self._table), self._unknown, np.int32))
+        for token in np.unique(ids[self._table[ids] == self._unknown]).tolist():
+            piece = self._piece(token)
+            self._table[token] = self._unfinished if UNFINISHED in piece else len(piece)
+        found = self._table[ids]
+        if (found == self._unfinished).any():
+            return self._one_by_one(ids.tolist(), text)
+        if len(found):
+            found[0] = len(self._decode(ids[:1].tolist()))
+        return found.tolist() if found.sum() == len(text) else None
+
+    def _one_by_one(self, ids: list[int], text: str) -> list[int] | None:
         pieces: list[str] = []
         while len(pieces) < len(ids):
             begin = end = len(pieces)

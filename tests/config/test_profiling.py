@@ -55,6 +55,7 @@ def profiled(config) -> set[str]:
         ({f"{ACTOR}.ranks": [0]}, {"actor_rollout_ref.actor"}),
         ({f"{WORKER}.all_ranks": True, f"{CRITIC}.ranks": None}, {"actor_rollout_ref"}),
         ({f"{CRITIC}.enable": True, f"{ACTOR}.ranks": [0]}, {"critic"}),
+        ({"trainer.executor": "processes", "global_profiler.tool": "nsys"}, {"actor_rollout_ref", "critic"}),
     ],
 )
 def test_roles_are_those_enabled_or_with_ranks_or_all(finish, keys, roles):

@@ -113,6 +113,19 @@ def test_peers_are_answered_while_a_job_computes(host):
     assert after.doing == "no call"
 
 
+def test_last_lines_are_those_before_the_stacks_also_when_asked_again(host, tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    log.write_text("about to hang\n")
+    monkeypatch.setattr("burnish.controller.host.stacks", lambda thread: log.write_text(f"{log.read_text()}a stack\n"))
+
+    async def ask_twice():
+        return [(await host.status()).lines for _ in range(2)]
+
+    assert asyncio.run(ask_twice()) == ["about to hang"] * 2
+    log.write_text("more\n")
+    assert asyncio.run(ask_twice()) == ["more"] * 2
+
+
 @pytest.mark.parametrize(
     ("method", "message"),
     [

@@ -153,6 +153,19 @@ def test_rule_finds_its_situation(name):
     assert evidence in found.newest.evidence and remedy in found.newest.remedy
 
 
+@pytest.mark.parametrize("name", all_rules())
+def test_rule_does_without_any_of_its_metrics(name):
+    """As in the folder of a run that another program wrote."""
+    steps, change, *_ = SITUATIONS[name]
+    for left_out in all_rules()[name].watches:
+        health, noisy = Health(KEYS, rules={name: all_rules()[name]}), random.Random(0)
+        for step in range(1, steps + 1):
+            metrics = healthy(step, noisy)
+            metrics |= change(step, metrics)
+            health.observe({key: value for key, value in metrics.items() if not key.startswith(left_out)}, step)
+        assert name in health.rules, f"failed without {left_out}"
+
+
 @pytest.mark.parametrize("steps", [5, 30, 200, 1000])
 def test_healthy_run_has_no_findings_and_learned(steps):
     health = run(steps, lambda step, metrics: {})
@@ -205,6 +218,11 @@ def test_finding_is_reported_once_and_again_when_it_worsens():
     assert news == [(3, "equal_rewards", WARNING), (10, "equal_rewards", BROKEN)]
     assert health.found["equal_rewards"].steps == 18
     assert health.verdict().startswith("broke at step 3")
+
+
+def test_higher_limit_is_no_remedy_for_responses_that_repeat_themselves():
+    health = run(6, lambda k, m: {"response_length/clip_ratio": 0.97, "response/repeated_ratio": 0.9})
+    assert health.found["repeated_text"] and health.found["cut_responses"].newest.remedy.startswith("no higher limit")
 
 
 def test_finding_that_is_over_is_not_part_of_the_verdict():

@@ -64,7 +64,7 @@ def test_gap_of_rollout_and_training_is_written_where_there_is_one():
 def test_token_lengths_cut_the_text_where_its_tokens_end(text, tiny_model):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     ids = tokenizer(text)["input_ids"]
-    lengths = TokenTexts(tokenizer).lengths(ids, tokenizer.decode(ids))
+    lengths = TokenTexts(tokenizer).lengths(np.array(ids, dtype=int), tokenizer.decode(ids))
     assert len(lengths) == len(ids) and sum(lengths) == len(text)
     if text == "plain":
         ends = list(accumulate(lengths, initial=0))
@@ -75,14 +75,14 @@ def test_token_lengths_of_broken_characters_and_of_decoders_that_strip_spaces():
     tokenizer = byte_tokenizer()
     ids = tokenizer("日本")["input_ids"][:-1]  # ends inside of a character
     text = tokenizer.decode(ids)
-    assert sum(TokenTexts(tokenizer).lengths(ids, text)) == len(text)
+    assert sum(TokenTexts(tokenizer).lengths(np.array(ids, dtype=int), text)) == len(text)
 
     class Stripping:
         def decode(self, ids):
             return "".join(["", " a", " b"][token] for token in ids).removeprefix(" ")
 
-    assert TokenTexts(Stripping()).lengths([1, 2, 1], "a b a") == [1, 2, 2]
-    assert TokenTexts(Stripping()).lengths([1, 2], "another text") is None
+    assert TokenTexts(Stripping()).lengths(np.array([1, 2, 1]), "a b a") == [1, 2, 2]
+    assert TokenTexts(Stripping()).lengths(np.array([1, 2]), "another text") is None
 
 
 AGENTS_REPORT = {

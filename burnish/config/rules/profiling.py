@@ -40,11 +40,6 @@ def profiling(config: PPOConfig, given: Given) -> None:
             "agent loops ask for tokens from other processes, in no call of a step; use discrete=false", ROLLOUT
         )
     by_nsys = "nsys" in (section.tool for section in sections.values() if section.enable)
-    if by_nsys and config.trainer.executor == "processes":
-        raise ConfigError(
-            "global_profiler.tool=nsys with trainer.executor=processes: nsys has to start the Python of each worker, "
-            "and these are forked; set trainer.executor=ray"
-        )
     if options and not by_nsys:
         given.no_effect("the tool is not nsys", *options)
 

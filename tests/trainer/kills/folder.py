@@ -13,7 +13,7 @@ from burnish.trainer.checkpoint import REPLACED, STATE, WRITING, verify
 from tests.trainer.kills.kinds import STEPS, Kind
 
 PHASES = ("starting", "training", "saving", "replacing", "naming", "pruning", "ending")
-NAMES = (*LEFT_BY_A_RUN, "status", "stacks", "logs", "previous-*", "console.log", "error.json")
+NAMES = (*LEFT_BY_A_RUN, "status", "stacks", "logs", "trace", "previous-*", "console.log", "error.json")
 
 
 def problems(run: Path) -> list[str]:

@@ -19,6 +19,8 @@ SEARCH = ["data.train_files=../search/data/train.parquet", "data.max_response_le
           "do_search=true", "max_turns=2", "retriever.topk=2"]  # fmt: skip
 TWO = ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.agent.num_workers=1"]
 BY_ARRIVAL = ("rollout/steps", "rollout/prefill_tokens", "rollout/shared_tokens", "rollout/prefix_hit_tokens", *JOINED)
+# Requests of another process join the engine's passes as they come: the last bits of the log-probs of samples differ.
+BY_PASSES = (*BY_ARRIVAL, "response/entropy", "rollouts/")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ KINDS = {
     "sft": Kind([], command="sft"),
     "rm": Kind([], ["trainer.max_ckpt_to_keep=2"], command="rm"),
     "command": Kind(GRPO, alone=True),
-    "two": Kind([*GRPO, *TWO], alone=True, on_ray=True, differs=BY_ARRIVAL),
-    "two-ppo-behind": Kind([*PPO, *TWO], BEHIND, alone=True, on_ray=True, differs=BY_ARRIVAL),
+    "two": Kind([*GRPO, *TWO], alone=True, differs=BY_PASSES),
+    "two-ppo-behind": Kind([*PPO, *TWO], BEHIND, alone=True, differs=BY_PASSES),
+    "ray": Kind([*GRPO, *TWO, "trainer.executor=ray"], alone=True, on_ray=True, differs=BY_PASSES),
 }
