@@ -17,6 +17,7 @@ from typing import Any
 from burnish import waits
 
 FOLDER = "trace"  # in the run folder
+EPOCH = time.time() - time.monotonic()  # noted once: where the clock is set back, spans stay in their order
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def stop_recording() -> None:
 def span(name: str, **about: Any) -> Iterator[None]:
     """Record a block, with facts about it."""
     recorder, depth = _recorder, getattr(_around, "depth", 0)
-    start, clock = time.time(), time.monotonic()
+    start = time.monotonic()
     _around.depth = depth + 1
     try:
         with ExitStack() as stack:
@@ -82,7 +83,7 @@ def span(name: str, **about: Any) -> Iterator[None]:
         _around.depth = depth
         if recorder is not None:
             thread = threading.current_thread().name
-            recorder.add(name, start, time.monotonic() - clock, thread=thread, **about)
+            recorder.add(name, EPOCH + start, time.monotonic() - start, thread=thread, **about)
             if not depth:
                 recorder.flush()
 
@@ -113,4 +114,4 @@ def waits_recorded() -> Iterator[None]:
 def _add_wait(wait: waits.Wait) -> None:
     if _recorder is not None:
         age = wait.age
-        _recorder.add(wait.subject, time.time() - age, age, wait=wait.kind, owner=wait.owner)
+        _recorder.add(wait.subject, EPOCH + time.monotonic() - age, age, wait=wait.kind, owner=wait.owner)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from burnish import user_code
+from burnish.entry.guard import share_cores
 from burnish.errors import BurnishError, ConfigError
 from burnish.tracking.logs import configure_logging
 from burnish.waits import never_ends
@@ -32,6 +33,7 @@ def public(function: Callable[P, T]) -> Callable[P, T]:
             )
         if not log.handlers:
             configure_logging()
+        share_cores()
         try:
             with never_ends():
                 return function(*args, **kwargs)

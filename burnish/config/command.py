@@ -68,19 +68,22 @@ def parse_command(argv: list[str], builtin: str) -> CommandLine:
     parser = _WordParser(add_help=False, allow_abbrev=False)
     for names in (["--plan"], ["--debug"], ["--multirun", "-m"], ["--resolve"], ["--run", "-r"]):
         parser.add_argument(*names, action="store_true")  # --resolve and --run are what happens anyway
-    parser.add_argument("--gpu-memory", type=float, metavar="GIB")
+    parser.add_argument("--gpu-memory", metavar="GIB")
     for names in (["--cfg", "-c"], ["--config-name", "-cn"], ["--config-path", "-cp"], ["--config-dir", "-cd"]):
         parser.add_argument(*names)
     options, overrides = parser.parse_known_args(argv)
     if options.cfg not in (None, "job"):
         raise ConfigError(f"--cfg {options.cfg}: --cfg job prints the whole configuration; the other forms are Hydra's")
-    memory = options.gpu_memory
+    try:
+        memory = None if options.gpu_memory is None else float(options.gpu_memory)
+    except ValueError:
+        memory = math.nan
     if memory is not None and not (options.plan and 1 <= memory < math.inf):
         raise ConfigError(
-            f"--gpu-memory {memory:g}: it is the memory of the GPUs that --plan plans for, in GiB; give a number of at "
-            "least 1, together with --plan"
+            f"--gpu-memory {options.gpu_memory}: it is the memory of the GPUs that --plan plans for, in GiB; give a "
+            "number of at least 1, together with --plan"
         )
-    flags = Flags(options.plan, options.debug, options.cfg == "job", memory and int(memory * 2**30))
+    flags = Flags(options.plan, options.debug, options.cfg == "job", int(memory * 2**30) if memory else None)
     command = CommandLine(flags, builtin)
     folder = _choose_recipe(command, options.config_path, options.config_name, builtin)
     if options.config_dir:

@@ -73,8 +73,8 @@ class EngineSpec:
         if not self.several_devices and (size := rollout.tensor_model_parallel_size) > 1:
             able = [name for name in engine_names() if engine_spec(name).several_devices]
             raise NotAvailable(
-                f"a rollout engine over several devices (asked for by {section}.tensor_model_parallel_size={size}) but "
-                f"{', '.join(able)}",
+                f"a rollout engine other than {', '.join(able)} over several devices (asked for by "
+                f"{section}.tensor_model_parallel_size={size})",
                 f"Use {section}.name={' or '.join(able)}, or leave it at 1",
             )
         self.check_installed(f"{section}.name={self.name}", f"{section}.name=")

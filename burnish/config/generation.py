@@ -9,7 +9,7 @@ from burnish.config.key import Keys, key, section
 from burnish.config.model import AUTO, ModelConfig, dtype_key
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RuleConfig
 from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
-from burnish.config.trainer import MACHINES, PROCESSES, ProcessesConfig
+from burnish.config.trainer import DEVICES, GPU, MACHINES, PROCESSES, ProcessesConfig
 
 NO_RAY = "this command runs without Ray"
 ONE = "burnish generate uses one machine; set it to 1"
@@ -75,7 +75,7 @@ class GenerationTrainerConfig(ProcessesConfig, reader=READER):
         low=1,
         choices=("auto",),
     )
-    device: str = key("auto", "device; auto: a GPU where there is one", choices=("auto", "cuda", "cpu"))
+    device: str = key("auto", "device; auto: a GPU where there is one", choices=DEVICES, spellings=GPU)
     seed: int = key(1, "seed of sampling", WORKER, low=0)
 
 

@@ -17,6 +17,8 @@ PROFILED = (
 
 @dataclass
 class TorchToolConfig(Keys, reader=RULES):
+    """torch's profiler: operations, on the CPU and the GPU."""
+
     contents: list[str] = key(
         None, "what is kept of ops: memory, shapes, stack; cpu or cuda: of this device only", choices=CONTENTS
     )
@@ -25,16 +27,22 @@ class TorchToolConfig(Keys, reader=RULES):
 
 @dataclass
 class MemoryToolConfig(Keys, reader=RULES):
+    """torch's memory history: allocations on a GPU."""
+
     trace_alloc_max_entries: int = key(None, "allocations kept, the newest; null: 100000", low=1)
 
 
 @dataclass
 class NsysToolConfig(Keys, reader=RULES):
+    """Nsight Systems."""
+
     discrete: bool = key(None, "one range of cudaProfilerApi per call instead of one per step; null: false")
 
 
 @dataclass
 class ToolsConfig(Keys):
+    """The options of each tool."""
+
     torch: TorchToolConfig = section(TorchToolConfig)
     torch_memory: MemoryToolConfig = section(MemoryToolConfig)
     nsys: NsysToolConfig = section(NsysToolConfig)

@@ -14,6 +14,7 @@ MACHINES = "several machines"
 PROCESSES, RESTART = "trainer/executor.py", "trainer/restart.py"
 EXECUTORS = ("auto", "local", "processes", "ray")
 PLACEMENT = "config/placement.py"
+DEVICES, GPU = ("auto", "cuda", "cpu"), {"gpu": "cuda"}
 
 
 @dataclass
@@ -56,7 +57,7 @@ class RunConfig(ProcessesConfig, reader=PPO):
     n_gpus_per_node: int | str = key(
         "auto", "processes on this machine, one for each GPU; auto: one", PROCESSES, low=1, choices=("auto",)
     )
-    device: str = key("auto", "device; auto: a GPU where there is one", SETUP, choices=("auto", "cuda", "cpu"))
+    device: str = key("auto", "device; auto: a GPU where there is one", SETUP, choices=DEVICES, spellings=GPU)
     seed: int = key(1, "seed of sampling and of new weights", SETUP, low=0)
     deterministic: bool = key(False, "use deterministic kernels only, so that a run can be repeated bit for bit", SETUP)
     save_freq: int | None = key(None, "steps between checkpoints; null: only after the last step; -1: never", low=-1)

@@ -77,13 +77,14 @@ def is_text(known: KnownKey) -> bool:
 def allowed(known: KnownKey) -> str:
     """What a key takes, in words: its choices, or its type and range."""
     about = known.about
-    if about.options:
-        options = [show(choice) for choice in about.options]
-        options += [NAMES[kind] for kind in _members(known.type) if kind in (int, float)]
-        return "one of " + ", ".join(options)
     bounds = (("at least", about.low), ("more than", about.above), ("at most", about.high))
     words = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
-    return " or ".join(_name(kind) for kind in _members(known.type)) + (f" of {words}" if words else "")
+    limits = f" of {words}" if words else ""
+    if about.options:
+        options = [show(choice) for choice in about.options]
+        options += [NAMES[kind] + limits for kind in _members(known.type) if kind in (int, float)]
+        return "one of " + ", ".join(options)
+    return " or ".join(_name(kind) for kind in _members(known.type)) + limits
 
 
 def _members(hint: Any) -> list[Any]:

@@ -36,12 +36,12 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what the terminal cannot encode is no error
-    _share_cores()
+    share_cores()
     with recorded():
         return _guarded(command, argv)
 
 
-def _share_cores() -> None:
+def share_cores() -> None:
     """Threads of torch that wait for each other spin, from which small models gain on an idle machine; on busy
     cores they take the time of those they wait for. Read by OpenMP when torch is imported."""
     if os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):

@@ -83,6 +83,10 @@ class History:
         """Its whole course, as (step, mean up to this step)."""
         return self._curves[name].points if name in self._curves else []
 
+    def highest(self, name: str) -> float | None:
+        """Of its whole course; None where it was never reported."""
+        return max((value for _, value in self.points(name)), default=None)
+
     def scored_samples(self, count: int) -> list[str]:
         """Of the newest rollouts: what the reward function saw and returned, a line each."""
         rows = self.samples(count)
@@ -104,8 +108,8 @@ class History:
 
 
 def _end(value: object) -> str:
-    text = one_line(value if isinstance(value, str) else repr(value))
-    return repr(text if len(text) <= SHOWN else "…" + text[-SHOWN:])
+    text = value if isinstance(value, str) else repr(value)
+    return one_line(f"'{text if len(text) <= SHOWN else '…' + text[-SHOWN:]}'")
 
 
 def mean(values: Sequence[float]) -> float:

@@ -115,14 +115,15 @@ def as_text(groups: Sequence[RunGroup], metrics: Sequence[str]) -> str:
     if differing:
         lines += _columns([["", *letters], *([name, *map(_cut, row)] for name, row in differing.items())])
     lines += ["", "final values (mean of the last tenth; ± is the standard deviation over runs)"]
-    pairs = list(combinations(range(len(groups)), 2))
+    repeated = [number for number, group in enumerate(groups) if len(group.folders) > 1]
+    pairs = list(combinations(repeated, 2))
     heads = [f"{letters[a]}-{letters[b]}" for a, b in pairs]
     table = [["", *letters, *heads]]
     for metric in metrics:
         tests = [_verdict(groups[a].finals.get(metric, []), groups[b].finals.get(metric, [])) for a, b in pairs]
         table.append([one_line(metric), *(group.mean_and_spread(metric) for group in groups), *tests])
     lines += _columns(table)
-    if any(len(group.folders) < 2 for group in groups) and pairs:
+    if len(repeated) < len(groups):
         lines += ["", "One run says nothing about the spread: repeat it with other values of trainer.seed."]
     return "\n".join(lines)
 

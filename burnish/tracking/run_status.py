@@ -230,12 +230,13 @@ def as_text(status: RunStatus) -> str:
         lines += [f"{'error':<10}{_error(status.error)}", f"{'':<10}all of it: {one_line(status.folder)}/{ERROR_FILE}"]
     if status.stacks is not None:
         lines.append(f"{'stacks':<10}{one_line(status.stacks)}, {_ago(status.stacks_s or 0.0)}")
-    is_over = status.state in ("done", "failed", "stopped", "dead")
-    lines += ["", "processes, and their longest waits" + (" when they ended" if is_over else "")]
-    if not status.processes:
-        lines.append("  none is known yet: a process is shown some seconds after it has started")
-    for process in status.processes:
-        lines += _process_lines(process, is_over)
+    if status.state not in ("done", "stopped"):  # they ended in order, whatever they waited for
+        is_over = status.state in ("failed", "dead")
+        lines += ["", "processes, and their longest waits" + (" when they ended" if is_over else "")]
+        if not status.processes:
+            lines.append("  none is known yet: a process is shown some seconds after it has started")
+        for process in status.processes:
+            lines += _process_lines(process, is_over)
     if status.findings:
         lines += ["", "findings (`burnish doctor` with this folder has all of them)", *map(_finding, status.findings)]
     if status.events:

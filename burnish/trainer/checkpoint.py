@@ -52,7 +52,7 @@ PROBE = ".probe"
 STATE = "data/trainer.json"
 ROWS = "rows of data.train_files"
 MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
-PLANNED = "enable_gradient_checkpointing"  # planned from the device's memory; it changes no result
+PLANNED = "enable_gradient_checkpointing", "micro_batch_size_per_gpu"  # planned from memory; they change no result
 Quality = tuple[bool, float]  # whether it is a validated one, and how good the model is: more is better
 PYTHON_FILE = re.compile(r"(.+\.py)(:\w+)?$")  # my_reward.py, my_manager.py:Mine
 COUNTS = 2**53  # more than any run counts to
@@ -378,7 +378,7 @@ def changed_keys(theirs: Mapping[str, Any], config: Any, code: Mapping[str, str]
 
 def key_values(config: Any) -> dict[str, Any]:
     """The keys of a command's configuration with their values, as they read back from JSON; without PLANNED."""
-    names = [name for name in keys_of(type(config)) if name.rpartition(".")[2] != PLANNED]
+    names = [name for name in keys_of(type(config)) if not name.endswith(PLANNED)]
     values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in names}))
     return values
 

@@ -74,7 +74,7 @@ def train(config: PPOConfig, given: dict[str, Any], on_step: OnStep | None = Non
     restarts = Restarts(config)
     while True:
         trainer = build(restarts.resumed(config))
-        trainer.on_step = on_step
+        trainer.on_step, steps = on_step, trainer.total_steps
         if config.trainer.executor == "local":
             trainer.tracker.watchdog.on_hang = functools.partial(restarts.on_hang, trainer)
         try:
@@ -90,7 +90,7 @@ def train(config: PPOConfig, given: dict[str, Any], on_step: OnStep | None = Non
                 trainer.fit()
             return trainer
         except KeyboardInterrupt:
-            log.warning("stopped in step %d of %d; %s", trainer.step, trainer.total_steps, newest(trainer))
+            log.warning("stopped in step %d of %d; %s", trainer.step, steps, newest(trainer))
             raise
         except (WorkerDied, WorkersLate) as error:
             if config.trainer.executor == "local":

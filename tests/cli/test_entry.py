@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from burnish.api.call import public
 from burnish.cli.main import main
 from burnish.entry.arguments import FlagParser
 from burnish.entry.guard import guard
@@ -114,11 +115,12 @@ def test_a_command_may_be_started_with_its_outputs_closed():
 @pytest.mark.parametrize(
     ("load", "given", "policy"), [(0.1, None, None), (9.0, None, "PASSIVE"), (9.0, "ACTIVE", "ACTIVE")]
 )
-def test_threads_do_not_spin_on_busy_cores(monkeypatch, load, given, policy):
+@pytest.mark.parametrize("call", [lambda: guard(lambda argv: 0, []), public(lambda: 0)], ids=["command", "python"])
+def test_threads_do_not_spin_on_busy_cores(monkeypatch, call, load, given, policy):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setenv("OMP_WAIT_POLICY", given or "")  # put back afterwards, whatever the command sets
     if not given:
         monkeypatch.delenv("OMP_WAIT_POLICY")
-    assert guard(lambda argv: 0, []) == 0
+    assert call() == 0
     assert os.environ.get("OMP_WAIT_POLICY") == policy

@@ -107,7 +107,8 @@ def test_run_that_ended(run, capsys, error, said):
                 raise error
         assert read_status(folder.path).state == "done", "while it still holds the folder"
     assert main(["status", str(folder.path)]) == 0
-    assert f"state     {said}" in capsys.readouterr().out
+    assert f"state     {said}" in (text := capsys.readouterr().out)
+    assert ("processes, and their longest waits" in text) == (error is ValueError)
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -277,7 +278,8 @@ def test_newest_dump_is_named_and_names_cannot_control_the_terminal(run, capsys)
         with waiting("tool", "uid 3", "tool search: execute", 60.0) as wait:
             wait.overdue(until_written=True)
         tracker.log({"reward/mean": 0.5}, 1)
-    main(["status", str(folder.path)])
+        until(lambda: read_status(folder.path).processes[0].late)
+        main(["status", str(folder.path)])
     text = capsys.readouterr().out
     assert f"stacks    {wait.stacks}, " in text and "late_wait  wait=tool, owner=uid 3, " in text
     assert ", 1 late so far): " in text

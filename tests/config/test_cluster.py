@@ -73,6 +73,10 @@ def test_keys_that_are_not_read_are_reported(finish):
     assert all(name in notice for name in keys)
     (notice,) = told(finish(keys | {PER_NODE: 2})[1], "unused")
     assert notice == "unused: ray_init.num_cpus (trainer.executor is processes: those of this machine, without Ray)"
+    config, notices = finish({"trainer.processes_per_gpu": 2, PER_NODE: 2})
+    assert not told(notices, "unused")
+    for gpus, said in ((0, ["unused: trainer.processes_per_gpu (the run is on a CPU)"]), (1, [])):
+        assert told(devices(config, frozenset({"trainer.processes_per_gpu"}), gpus), "unused") == said
     keys = {f"{ACTOR}.fsdp_config.fsdp_size": 2, f"{REF}.fsdp_config.forward_prefetch": True}
     keys["trainer.balance_batch"] = False
     notices = finish(keys | KL)[1]

@@ -59,7 +59,7 @@ def test_only_vllm_spans_several_devices_and_needs_them_in_its_process(finish, i
     config, notices = finish({f"{ROLLOUT}.name": "vllm", **keys})
     assert config.actor_rollout_ref.rollout.tensor_model_parallel_size == 2 and notices == []
     for name in ("native", "hf", "sglang"):
-        said = r"several devices .*tensor_model_parallel_size=2\).*name=vllm"
+        said = r"other than vllm over several devices .*tensor_model_parallel_size=2\).*name=vllm"
         refused(said, finish, {f"{ROLLOUT}.name": name, **keys}, error=NotAvailable)
     installed("0.32.0+cpu")
     keys = {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.tensor_model_parallel_size": 2, "data.train_batch_size": 8}

@@ -163,7 +163,7 @@ def test_a_tilde_takes_back_what_the_recipe_sets(recipes, load):
         (["--config-name"], "expected one argument"),
         (["--gpu-memory", "80"], "--gpu-memory 80: it is the memory of the GPUs that --plan plans for"),
         (["--plan", "--gpu-memory=0"], "give a number of at least 1"),
-        (["--plan", "--gpu-memory=80GB"], "invalid float value: '80GB'"),
+        (["--plan", "--gpu-memory=80GB"], "--gpu-memory 80GB: it is the memory of the GPUs"),
         (["data.seed=1", "data=3"], "'data' is a section, not a key"),
         *(([f"{plus}data.sed=3"], "unknown key 'data.sed'; did you mean 'data.seed'") for plus in ("", "+", "++")),
     ],

@@ -55,6 +55,7 @@ def profiled(config) -> set[str]:
         ({f"{ACTOR}.ranks": [0]}, {"actor_rollout_ref.actor"}),
         ({f"{WORKER}.all_ranks": True, f"{CRITIC}.ranks": None}, {"actor_rollout_ref"}),
         ({f"{CRITIC}.enable": True, f"{ACTOR}.ranks": [0]}, {"critic"}),
+        ({"trainer.executor": "processes", "global_profiler.tool": "nsys"}, {"actor_rollout_ref", "critic"}),
     ],
 )
 def test_roles_are_those_enabled_or_with_ranks_or_all(finish, keys, roles):
@@ -116,7 +117,7 @@ def test_generation_that_no_profile_shows_is_reported(finish, monkeypatch, keys,
         ({f"{ACTOR}.tool_config.torch.step_start": 3}, "step_start' is not supported: a profile has a whole step"),
         ({STEPS: [0]}, r"steps=\[0\]: the first step of a run is 1"),
         ({STEPS: [1], f"{WORKER}.ranks": [0, 1]}, "there is no rank 1; actor_rollout_ref has 1 processes"),
-        ({STEPS: [1], "actor_rollout_ref.ref.profiler.enable": True}, "but no role of this run is"),
+        ({STEPS: [1], "actor_rollout_ref.ref.profiler.enable": True}, "but no role of this run is profiled; set"),
     ],
 )
 def test_what_cannot_be_profiled_is_refused(finish, keys, words):

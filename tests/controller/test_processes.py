@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -34,6 +35,24 @@ class Big(Worker):
     def leave(self):
         os._exit(3)
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def draw(self):
+        return random.random(), np.random.random()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def leave_a_fork(self):
+        if os.fork() == 0:
+            signal.pause()
+        os._exit(3)
+
+
+@pytest.fixture
+def own_groups(tmp_path):
+    """For tests after which they are of no use."""
+    found = start(logs=tmp_path, deadline_s=240, start_deadline_s=500)
+    yield found
+    found.disconnect()
+
 
 @pytest.fixture
 def big(groups_of_processes):
@@ -53,6 +72,15 @@ def test_file_is_removed_with_the_last_use_of_what_it_holds_and_mapped_memory_st
     with pytest.raises(Lost) as lost:
         Stored(str(tmp_path / "gone")).read()
     assert lost.value.lacking is Lacking.DATA
+
+
+def test_fork_of_the_owner_leaves_the_file(tmp_path):
+    place = store(np.arange(1000), [str(tmp_path)]).own()
+    if (pid := os.fork()) == 0:
+        del place
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert len(place.read()) == 8000
 
 
 def test_memory_goes_where_there_is_room_and_what_fits_nowhere_is_named(tmp_path):
@@ -75,6 +103,37 @@ def test_result_that_fits_nowhere_is_named_and_the_process_continues(big, monkey
 def test_end_of_a_process_is_reported_with_its_exit_status(big):
     with pytest.raises(WorkerDied, match=r"died while it ran Big.leave: its process ended: exit status 3"):
         big.leave()
+
+
+def test_end_of_a_process_is_reported_though_its_fork_holds_the_connection(big):
+    with pytest.raises(WorkerDied, match=r"died while it ran Big.leave_a_fork: its process ended: exit status 3"):
+        big.leave_a_fork()
+
+
+def test_processes_do_not_draw_the_same_numbers(own_groups):
+    [big] = own_groups.spawn(ResourcePool([2], "big", "cpu"), {"big": ClassWithInitArgs(Big)}).values()
+    assert len({number for drawn in big.draw() for number in drawn}) == 4
+
+
+def test_small_arguments_are_those_of_the_time_of_the_call(big):
+    """Though the call only begins after they have changed."""
+    counts = [torch.full((1,), 7) for _ in range(50)]
+    futures = [big.give.start(count) for count in counts]
+    for count in counts:
+        count.zero_()
+    assert [len(one) for future in futures for one in future.get()] == [7] * 50
+
+
+def test_process_that_cannot_be_started_is_named_and_the_others_are_ended(own_groups, monkeypatch):
+    cluster, path = own_groups.cluster, "long" * 30
+    pool = ResourcePool([2], "big", "cpu")
+    [big] = own_groups.spawn(pool, {"big": ClassWithInitArgs(Big)}).values()
+    sockets = iter([cluster._sockets, f"{cluster._sockets}/{path}"])
+    monkeypatch.setattr(type(cluster), "_sockets", property(lambda _: next(sockets), lambda *_: None), raising=False)
+    with pytest.raises(WorkerError, match=r"pool 'big' could not be started: AF_UNIX path too long"):
+        own_groups.spawn(pool, {"big": ClassWithInitArgs(Big)})
+    assert [one.ended.done() for one in cluster._started.values()] == [False, False, True]
+    assert [len(found) for found in big.give(3)] == [3, 3], "those of before continue"
 
 
 CONTROLLER = """

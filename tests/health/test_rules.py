@@ -153,6 +153,19 @@ def test_rule_finds_its_situation(name):
     assert evidence in found.newest.evidence and remedy in found.newest.remedy
 
 
+@pytest.mark.parametrize("name", all_rules())
+def test_rule_does_without_any_of_its_metrics(name):
+    """As in the folder of a run that another program wrote."""
+    steps, change, *_ = SITUATIONS[name]
+    for left_out in all_rules()[name].watches:
+        health, noisy = Health(KEYS, rules={name: all_rules()[name]}), random.Random(0)
+        for step in range(1, steps + 1):
+            metrics = healthy(step, noisy)
+            metrics |= change(step, metrics)
+            health.observe({key: value for key, value in metrics.items() if not key.startswith(left_out)}, step)
+        assert name in health.rules, f"failed without {left_out}"
+
+
 @pytest.mark.parametrize("steps", [5, 30, 200, 1000])
 def test_healthy_run_has_no_findings_and_learned(steps):
     health = run(steps, lambda step, metrics: {})
@@ -167,6 +180,15 @@ def test_solved_task_is_a_note_not_a_failure():
     health = run(60, lambda k, m: dict.fromkeys(("critic/score/mean", "critic/score/min"), 1.0) if k > 40 else {})
     assert [(name, found.worst.severity) for name, found in health.found.items()] == [("equal_rewards", NOTE)]
     assert health.verdict().startswith("learned")
+
+
+@pytest.mark.parametrize(("share", "score", "severity"), [(0.97, 0.6, NOTE), (0.97, 0.4, BROKEN), (0.6, 0.6, WARNING)])
+def test_cut_responses_that_are_rewarded_are_a_note(share, score, severity):
+    """At a share of 0.6 the right ones may be those that are not cut."""
+    changed = {"response_length/clip_ratio": share, "critic/score/mean": score}
+    found = run(6, lambda k, m: changed).found["cut_responses"]
+    assert found.worst.severity == severity
+    assert ("with a mean reward of 0.6 (best response: 1)" in found.newest.evidence) == (severity == NOTE)
 
 
 def test_rules_of_all_commands_read_the_metrics_and_name_the_keys_of_supervised_runs():
@@ -196,6 +218,11 @@ def test_finding_is_reported_once_and_again_when_it_worsens():
     assert news == [(3, "equal_rewards", WARNING), (10, "equal_rewards", BROKEN)]
     assert health.found["equal_rewards"].steps == 18
     assert health.verdict().startswith("broke at step 3")
+
+
+def test_higher_limit_is_no_remedy_for_responses_that_repeat_themselves():
+    health = run(6, lambda k, m: {"response_length/clip_ratio": 0.97, "response/repeated_ratio": 0.9})
+    assert health.found["repeated_text"] and health.found["cut_responses"].newest.remedy.startswith("no higher limit")
 
 
 def test_finding_that_is_over_is_not_part_of_the_verdict():
@@ -262,3 +289,9 @@ def test_troubleshooting_page_is_made_from_the_rules():
 
     made = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
     assert made.read_text() == page(), "write it again: python -m tests.health.page > docs/troubleshooting.md"
+
+
+def test_samples_of_a_finding_are_shown_as_they_are_on_one_line():
+    row = {"response": "x" * 80 + "\\frac{1}{2}\n\x1b[2J", "ground_truth": "1\n2", "score": 0.5}
+    (line,) = History({}, [], lambda count: [row]).scored_samples(1)
+    assert line.endswith("x\\frac{1}{2}\\n\\x1b[2J' (ground truth '1\\n2') → 0.5") and line.startswith("'…")

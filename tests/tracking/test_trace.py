@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -72,6 +73,17 @@ def test_a_step_is_found_in_the_files_of_all_processes(tmp_path):
     assert names["agents-0"] == ["tool 0", "tool 1", "tool 2"] and names["empty"] == []
     assert {span["start"] // 20 for several in found.values() for span in several} == {201}
     assert sum(map(len, read_trace(tmp_path).values())) == 200 * (4 + 1 + 3) + 1
+
+
+def test_steps_are_found_though_the_clock_was_set_back(recorded, monkeypatch):
+    now = time.time
+    for step in range(1, 31):
+        if step == 20:
+            monkeypatch.setattr(time, "time", lambda: now() - 3600)
+        with timed({"training/global_step": step}, "step"), spans.span("gen"):
+            pass
+    for step in (5, 19, 20, 30):
+        assert [span["name"] for span in read_trace(recorded, step)["controller"]][-2:] == ["gen", "step"]
 
 
 def test_the_command_writes_a_chrome_trace(tmp_path, capsys):

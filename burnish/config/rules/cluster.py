@@ -91,6 +91,8 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
             f"{key}: {wanted} processes with a GPU each, and this machine has {gpus}; lower it, let processes share a "
             f"GPU ({PER_GPU}), train on the CPU (trainer.device=cpu), or name a cluster that has more in {ADDRESS}"
         )
+    if not gpus and trainer.executor == "processes":
+        given.unused("the run is on a CPU", PER_GPU)
     if said := describe(config):
         given.say(said)
     return given.notices

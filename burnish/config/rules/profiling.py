@@ -40,11 +40,6 @@ def profiling(config: PPOConfig, given: Given) -> None:
             "agent loops ask for tokens from other processes, in no call of a step; use discrete=false", ROLLOUT
         )
     by_nsys = "nsys" in (section.tool for section in sections.values() if section.enable)
-    if by_nsys and config.trainer.executor == "processes":
-        raise ConfigError(
-            "global_profiler.tool=nsys with trainer.executor=processes: nsys has to start the Python of each worker, "
-            "and these are forked; set trainer.executor=ray"
-        )
     if options and not by_nsys:
         given.no_effect("the tool is not nsys", *options)
 
@@ -70,7 +65,9 @@ def _choose(config: PPOConfig, sections: dict[str, ProfilerConfig]) -> None:
                 )
     if not any(section.enable for section in sections.values()):
         steps = show(config.global_profiler.steps)
-        raise ConfigError(f"{STEPS}={steps}, but no role of this run is; set actor_rollout_ref.profiler.enable=true")
+        raise ConfigError(
+            f"{STEPS}={steps}, but no role of this run is profiled; set actor_rollout_ref.profiler.enable=true"
+        )
 
 
 def _inherit(config: PPOConfig, name: str, section: ProfilerConfig) -> None:

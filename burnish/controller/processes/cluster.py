@@ -8,12 +8,11 @@ import pickle
 import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from burnish.child.process import ChildDied, ChildProcess, describe_exit
 from burnish.controller.cluster import Cluster, Lacking, Lost, Process
 from burnish.controller.pool import ResourcePool
 from burnish.controller.processes.line import SocketLine
-from burnish.controller.processes.memory import Stored, folders, store
+from burnish.controller.processes.memory import Stored, make_folders, store
 from burnish.errors import ConfigError, DeadlineError, WorkerError
 from burnish.loop_thread import LoopThread
 from burnish.models.device import pick_device
@@ -63,25 +62,28 @@ class Started:
     ended: "concurrent.futures.Future[int]"  # its exit status, or minus its signal
 
 
+def _hang_up(line: SocketLine, ended: "concurrent.futures.Future[int]") -> None:
+    with suppress(WorkerError):  # this process ends, too
+        line.hang_up()
+
+
 @dataclass
 class OneMachine(Cluster):
     _started: dict[SocketLine, Started] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._folder = tempfile.mkdtemp(prefix="burnish-")  # of the sockets; only this user can open it
-        self._places = folders(Path(self._folder).name + "-memory")
-        for place in self._places:
-            os.makedirs(place, mode=0o700)
+        self._places = make_folders()
+        self._sockets = self._places[0]  # /dev/shm: the path of a socket has at most 107 characters
         self._ends: dict[int, concurrent.futures.Future[int]] = {}  # by the number of the call that started it
-        self._thread = LoopThread("the worker processes", self._close, "worker processes", "worker")
+        self._thread = LoopThread("the worker processes", self._close, "worker processes", "worker", 2 * ENDING)
         self._server = self._thread.run(self._start())  # imports torch, while this process reads its data
 
     async def _start(self) -> ChildProcess:
         path = os.pathsep.join(entry for entry in sys.path if entry)  # what is importable here is importable there
         server = await ChildProcess.start(
             "the process that workers are forked from",
-            [sys.executable, "-m", "burnish.controller.processes.fork_server", self._folder, *self._places],
+            [sys.executable, "-m", "burnish.controller.processes.fork_server", *self._places],
             env={**os.environ, "PYTHONPATH": path},
             on_part=lambda number, code: self._end_of(number).set_result(code),
         )
@@ -101,7 +103,7 @@ class OneMachine(Cluster):
         with suppress(ChildDied):
             if not self._server.cancelled():  # it may have been about to start
                 await (await asyncio.wrap_future(self._server)).close(ENDING)
-        for folder in (self._folder, *self._places):
+        for folder in self._places:
             shutil.rmtree(folder, ignore_errors=True)
 
     def available_devices(self, device: str) -> list[int] | None:
@@ -114,9 +116,9 @@ class OneMachine(Cluster):
                 "one; set trainer.executor=ray"
             )
         on_gpus = self.available_devices(pool.device) is not None
-        processes = []
+        processes: list[Process] = []
         for place in pool.places():
-            line = SocketLine(f"{self._folder}/{pool.name}-{place.rank}-{len(self._started)}")
+            line = SocketLine(f"{self._sockets}/{pool.name}-{place.rank}-{len(self._started)}")
             gpu = self._free_gpu() if on_gpus else None
             request = (line.path, self._environment(gpu), self.surroundings, f"{pool.name}-{place.rank}", self._places)
             try:
@@ -124,19 +126,25 @@ class OneMachine(Cluster):
                     pid, ended = self._thread.run(self._fork(pickle.dumps(request))).result()
             except TimeoutError:
                 wait.overdue()
+                self.end(processes, None)
                 raise DeadlineError(
                     f"the processes of pool {pool.name!r} have not started within {self.start_deadline_s:g} s "
                     "(ray_wait_register_center_timeout)"
                 ) from None
-            except ChildDied as error:
+            except (ChildDied, OSError) as error:
+                self.end(processes, None)
                 raise WorkerError(f"the processes of pool {pool.name!r} could not be started: {error}") from error
             self._started[line] = Started(pid, gpu, ended)
+            ended.add_done_callback(partial(_hang_up, line))
             processes.append(Process(line, place))
         return processes, None
 
     async def _fork(self, request: bytes) -> tuple[int, "concurrent.futures.Future[int]"]:
         number, answer = (await asyncio.wrap_future(self._server)).begin(request)
-        return await asyncio.wait_for(answer, self.start_deadline_s), self._end_of(number)
+        pid = await asyncio.wait_for(answer, self.start_deadline_s)
+        if isinstance(pid, str):
+            raise OSError(pid)
+        return pid, self._end_of(number)
 
     def _free_gpu(self) -> int:
         used = Counter(one.gpu for one in self._started.values() if not one.ended.done())

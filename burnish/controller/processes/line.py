@@ -8,6 +8,7 @@ import concurrent.futures
 import pickle
 import socket
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from cloudpickle import CloudPickler
 
 from burnish.child.frames import ANSWER, CALL, CANCEL, FrameBuffer, frame
+from burnish.child.process import LINGER_SECONDS
 from burnish.controller.cluster import Lacking, Line, Lost
 from burnish.controller.host import WorkerHost
 from burnish.controller.process import Address, Surroundings, tail
@@ -32,11 +34,16 @@ class SocketLine(Line):
     path: str
 
     def ask(self, job: str, *arguments: Any) -> concurrent.futures.Future[Any]:
-        """`arguments` are kept until the answer is there: they may own what they name."""
-        return _loop().run(_call(self.path, (job, arguments)))
+        """`arguments` are packed at once, and kept until the answer is there: they may own what they name."""
+        return _loop().run(_call(self.path, pickle.dumps((job, arguments), protocol=5), arguments))
 
     def awaitable(self, job: str, *arguments: Any) -> Awaitable[Any]:
         return asyncio.wrap_future(self.ask(job, *arguments))
+
+    def hang_up(self) -> None:
+        """Of a process that has ended: what it has forked may hold its end of the connection."""
+        if self.path in _connections:
+            _loop().run(_hang_up(self.path))
 
     def log(self, address: Address) -> str:
         return tail(address) or "(cannot be read)"
@@ -66,6 +73,10 @@ class Connection:
         finally:
             self._waiting.pop(number, None)
 
+    def close(self) -> None:
+        self.ended = True
+        self._writer.close()
+
     async def read(self, reader: asyncio.StreamReader) -> None:
         frames = FrameBuffer()
         try:
@@ -76,8 +87,7 @@ class Connection:
         except OSError:
             pass  # as at its end
         finally:
-            self.ended = True
-            self._writer.close()
+            self.close()
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(Lost(SILENT))
@@ -90,8 +100,10 @@ _reading: set[asyncio.Task[None]] = set()
 async def _connect(path: str) -> Connection:
     try:
         reader, writer = await asyncio.open_unix_connection(path)
-    except OSError as error:
+    except (ConnectionError, FileNotFoundError) as error:
         raise Lost(SILENT) from error
+    except OSError as error:  # it may well live
+        raise Lost(f"it cannot be reached: {error}", Lacking.CALL) from error
     connection = Connection(writer)
     task = asyncio.ensure_future(connection.read(reader))
     _reading.add(task)
@@ -99,17 +111,24 @@ async def _connect(path: str) -> Connection:
     return connection
 
 
-async def _call(path: str, call: tuple[str, tuple[Any, ...]]) -> Any:
-    payload = pickle.dumps(call, protocol=5)
+async def _hang_up(path: str) -> None:
+    await asyncio.sleep(LINGER_SECONDS)
+    if path in _connections:
+        with suppress(Lost):
+            (await _connections.pop(path)).close()
+
+
+async def _call(path: str, payload: bytes, kept: tuple[Any, ...]) -> Any:
     if path not in _connections:
         _connections[path] = asyncio.ensure_future(_connect(path))
     try:
         connection = await asyncio.shield(_connections[path])
-        if connection.ended:
-            raise Lost(SILENT)
-        value = pickle.loads(await connection.call(payload))  # noqa: S301 (from our own worker)
     except Lost:
+        _connections.pop(path, None)  # the next call tries again
         raise
+    if connection.ended:
+        raise Lost(SILENT)
+    value = pickle.loads(await connection.call(payload))  # noqa: S301 (from our own worker)
     if isinstance(value, Lost):
         raise value
     return value
@@ -160,6 +179,7 @@ async def serve(host: ProcessHost, listening: socket.socket) -> None:
         finally:
             for task in running.values():
                 task.cancel()
+            writer.close()
 
     server = await asyncio.start_unix_server(converse, sock=listening)
     await server.serve_forever()

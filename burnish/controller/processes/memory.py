@@ -27,8 +27,8 @@ class Stored:
         self.path = path
 
     def own(self) -> "Stored":
-        """Remove the file when this object is gone."""
-        weakref.finalize(self, _remove, self.path)
+        """Remove the file when this object is gone; a fork of this process does not."""
+        weakref.finalize(self, _remove, self.path, os.getpid())
         return self
 
     def read(self) -> np.ndarray:
@@ -38,10 +38,10 @@ class Stored:
             raise Lost(str(error), Lacking.DATA) from error
 
 
-def folders(name: str) -> list[str]:
-    """The folders of a run's files, to be made by the controller and removed after it."""
-    roots = [SHARED] if SHARED.is_dir() and os.access(SHARED, os.W_OK) else []
-    return [str(root / name) for root in (*roots, Path(tempfile.gettempdir()))]
+def make_folders() -> list[str]:
+    """The folders of a run's files, which only this user can open; the controller removes them."""
+    roots: list[Path | str] = [SHARED] if SHARED.is_dir() and os.access(SHARED, os.W_OK) else []
+    return [tempfile.mkdtemp(prefix="burnish-", dir=root) for root in [*roots, tempfile.gettempdir()]]
 
 
 def store(memory: np.ndarray, places: Sequence[str]) -> Stored:
@@ -56,7 +56,7 @@ def store(memory: np.ndarray, places: Sequence[str]) -> Stored:
                     left = left[file.write(left) :]
             return Stored(path)
         except OSError as error:
-            _remove(path)
+            _remove(path, os.getpid())
             full.append(f"{place} ({error.strerror})")
     raise Lost(
         f"the memory that processes share: {memory.nbytes / 2**20:.0f} MiB, {', '.join(full)}; lower "
@@ -65,6 +65,7 @@ def store(memory: np.ndarray, places: Sequence[str]) -> Stored:
     )
 
 
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
+def _remove(path: str, owner: int) -> None:
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

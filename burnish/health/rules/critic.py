@@ -12,8 +12,8 @@ def check(history: History) -> Finding | None:
     values, scores = history.recent(EXPLAINED, STEPS), history.recent(SCORE, STEPS)
     if history.step < history.key("trainer.critic_warmup", 0) + WARM_UP or not values or not scores:
         return None
-    explained = sorted(values)[STEPS // 2]
-    if explained > 0 or mean(scores) >= SOLVED * max(high for _, high in history.points(HIGH)):
+    explained, best = sorted(values)[STEPS // 2], history.highest(HIGH)
+    if explained > 0 or best is None or mean(scores) >= SOLVED * best:
         return None  # where nearly all is right, returns differ too little to be explained
     losses = history.recent(LOSS, STEPS)
     lr = history.key("critic.optim.lr", 0.0)

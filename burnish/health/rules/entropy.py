@@ -10,10 +10,10 @@ LR = "actor_rollout_ref.actor.optim.lr"
 
 def collapse(history: History) -> Finding | None:
     now, course, scores = history.recent(ENTROPY, STEPS), history.points(ENTROPY), history.recent(SCORE, STEPS)
-    if not now or not scores or len(course) <= STEPS:
+    best = history.highest(HIGH)
+    if not now or not scores or best is None or len(course) <= STEPS:
         return None
     first, value = mean([entropy for _, entropy in course[:STEPS]]), mean(now)
-    best = max(high for _, high in history.points(HIGH))
     if value > 0.05 * first or value > 0.1 or mean(scores) >= 0.8 * best > 0:
         return None
     return Finding(

@@ -13,13 +13,14 @@ SHOWN = 3  # responses with what the reward function saw and returned
 def check(history: History) -> Finding | None:
     steps = 0
     lows, highs = (history.recent(name, history.count(name)) for name in (LOW, HIGH))
-    for low, high in zip(reversed(lows), reversed(highs), strict=True):
+    for low, high in zip(reversed(lows), reversed(highs), strict=False):
         if high - low > 1e-9 or high != highs[-1]:
             break
         steps += 1
-    if steps < FIRST:
+    best = history.highest(HIGH)
+    if steps < FIRST or best is None:
         return None
-    value, best = highs[-1], max(high for _, high in history.points(HIGH))
+    value = highs[-1]
     said = f"all responses of the last {steps} steps have the reward {value:g}"
     if value >= best and len(lows) > steps:  # it was not always so: all prompts are solved
         return Finding(NOTE, f"{said}, the highest so far", "harder prompts (data.train_files), or end the run here")

@@ -11,8 +11,8 @@ def check(history: History) -> Finding | None:
     useful, scores = history.recent(USEFUL, STEPS), history.recent(SCORE, STEPS)
     if not useful or not scores or not 0 < mean(useful) < FEW:  # 0 is the business of equal_rewards
         return None
-    best = max(high for _, high in history.points(HIGH))
-    if mean(scores) >= SOLVED * best:
+    best = history.highest(HIGH)
+    if best is None or mean(scores) >= SOLVED * best:
         return None
     n = history.key("actor_rollout_ref.rollout.n", 1)
     return Finding(
