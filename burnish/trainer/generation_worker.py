@@ -68,6 +68,7 @@ class GenerationWorker(Worker):
             entries.append(entry)
         return entries
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def close(self) -> None:
         self._open.close()
 
@@ -82,8 +83,9 @@ def engines(config: GenerationConfig, count: int) -> Iterator[list[Answer]]:
     group = executor.start(config, config.trainer)
     try:
         pool = ResourcePool([count], "generation", config.trainer.device)
-        spawned = group.spawn(pool, {"generation": ClassWithInitArgs(GenerationWorker, config)})
-        yield [one.answer for one in spawned["generation"].apart()]
+        workers = group.spawn(pool, {"generation": ClassWithInitArgs(GenerationWorker, config)})["generation"]
+        yield [one.answer for one in workers.apart()]
+        workers.close()  # what tools have started; after a failure the processes are killed
     finally:
         group.disconnect()
 

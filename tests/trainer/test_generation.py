@@ -336,6 +336,12 @@ class DyingWorker(GenerationWorker):
         return super().answer(rows)
 
 
+class ClosedWorker(GenerationWorker):
+    def close(self):
+        super().close()
+        Path(f"closed-{self.rank}").touch()
+
+
 def test_several_processes_give_the_same_texts_and_a_dead_one_is_named(generate, made, monkeypatch):
     keys = ["data.n_samples=2", "data.batch_size=2", "trainer.n_gpus_per_node=2"]
     with monkeypatch.context() as patch:
@@ -343,7 +349,11 @@ def test_several_processes_give_the_same_texts_and_a_dead_one_is_named(generate,
         code, _, err = generate(*keys)
     assert code == 1 and "of pool 'generation'" in err and "died while it ran DyingWorker.answer" in err
     saved = re.search(r"stopped: (\d+) of 10 rows are saved; run the same command to resume", err)
-    several, alone = made(*keys), made(*keys[:1], "data.output_path=alone.parquet")
+    with monkeypatch.context() as patch:
+        patch.setattr(generation_worker, "GenerationWorker", ClosedWorker)
+        several = made(*keys)
+    assert sorted(path.name for path in Path().glob("closed-*")) == ["closed-0", "closed-1"]
+    alone = made(*keys[:1], "data.output_path=alone.parquet")
     assert saved and 2 <= int(saved[1]) <= 8
     for one, row in zip(several, alone, strict=True):
         assert one.pop("response_log_probs") == pytest.approx(row.pop("response_log_probs"), abs=1e-4)
