@@ -32,6 +32,13 @@ class Big(Worker):
         return torch.zeros(count)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def forked_and_terminated(self):
+        if not (pid := os.fork()):
+            signal.pause()
+        os.kill(pid, signal.SIGTERM)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def leave(self):
         os._exit(3)
 
@@ -98,6 +105,14 @@ def test_result_that_fits_nowhere_is_named_and_the_process_continues(big, monkey
         big.give(torch.zeros(100_000))
     monkeypatch.undo()
     assert [len(found) for found in big.give(100_000)] == [100_000]
+
+
+def test_sigterm_to_all_processes_of_a_job_is_left_to_the_controller_and_ends_forks_of_workers(big):
+    [pid] = (int(peer.name.partition("pid ")[2].split()[0]) for peer in big.peers())
+    server = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    for process in (pid, server):
+        os.kill(process, signal.SIGTERM)
+    assert big.forked_and_terminated() == [-signal.SIGTERM]
 
 
 def test_end_of_a_process_is_reported_with_its_exit_status(big):

@@ -3,6 +3,7 @@
 `python -m burnish.controller.processes.fork_server FOLDER…`, a child of the controller (burnish/child). A call is one
 process to be started; the answer has its id, or why there is none, and a PART with its exit code comes when it has
 ended. When the controller's end of the pipe closes, however it ended, the folders are removed and everything is killed.
+SIGTERM, which a scheduler sends to all processes of a job, is the controller's affair: it saves, and ends the others.
 """
 
 import asyncio
@@ -45,6 +46,7 @@ def _start_processes(reading: int, writing: int) -> None:
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # a byte on `woken`
+    signal.signal(signal.SIGTERM, lambda *_: None)  # of forks too; programs that they start have the system's again
     numbers: dict[int, int] = {}  # of the calls that started them, by process
     frames = FrameBuffer()
     while True:
@@ -91,6 +93,7 @@ def _fork(path: str, environment: dict[str, str], *arguments: Any, pipes: tuple[
                 os._exit(1)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.register_at_fork(before=_hold_sigterm, after_in_parent=_let_sigterm, after_in_child=_end_by_sigterm)
             np.random.seed()  # else all draw the same; Python's own generator does so itself
             for pipe in pipes:
                 os.close(pipe)
@@ -101,6 +104,20 @@ def _fork(path: str, environment: dict[str, str], *arguments: Any, pipes: tuple[
             traceback.print_exc()
         finally:
             os._exit(1)
+
+
+def _hold_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _let_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+def _end_by_sigterm() -> None:
+    """In a fork of a worker, which whoever made it may end so."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_sigterm()
 
 
 def _run(listening: socket.socket, surroundings: Any, name: str, places: list[str]) -> None:
