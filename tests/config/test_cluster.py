@@ -228,13 +228,12 @@ def test_pool_that_does_not_split_is_refused_with_sizes_that_do(finish, keys, ke
     ("keys", "message"),
     [
         (SLICED | {f"{ACTOR_MODEL}.use_remove_padding": False}, "parallel_size=2 with .*use_remove_padding=false"),
-        ({f"{ACTOR_MODEL}.use_fused_kernels": True}, rf"{ACTOR_MODEL}\.use_fused_kernels=true: .*layer by layer"),
         ({f"{ACTOR_MODEL}.enable_activation_offload": True}, "offload=true: .*enable_gradient_checkpointing=true inst"),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused(finish, keys, message):
     refused(message, finish, keys | {PER_NODE: 2})
-    finish({f"{ACTOR_MODEL}.use_fused_kernels": True})
+    finish({f"{ACTOR_MODEL}.use_fused_kernels": True, PER_NODE: 2})
 
 
 @pytest.mark.parametrize(("section", "model"), [(ACTOR, ACTOR_MODEL), ("critic", CRITIC_MODEL)])

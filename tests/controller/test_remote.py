@@ -33,6 +33,10 @@ from tests.processes import is_running, until
 pytestmark = pytest.mark.usefixtures("by_value")
 
 
+# Tests that start processes of their own take seconds for each with Ray: there they are long trials.
+STARTED = pytest.mark.parametrize(
+    "executor", ["processes", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.cluster])], indirect=True
+)
 LATE = 5.0  # seconds for a call where a test wants a deadline to pass; set when what is to hang hangs
 SOON = 60.0  # seconds for what happens at once, on a busy machine
 
@@ -235,6 +239,7 @@ def test_cancelling_the_wait_cancels_the_call(gang):
     assert asyncio.run(cancel(gang.peers()[0]))
 
 
+@STARTED
 def test_dead_process_is_named(pair):
     pids = pair.pid()
     with pytest.raises(WorkerDied) as e:
@@ -251,6 +256,7 @@ def test_dead_process_is_named(pair):
         asyncio.run(pair.peers()[0].call("generate", 0))
 
 
+@STARTED
 def test_hanging_process_is_named(pair, monkeypatch):
     pids = pair.pid()
     future = pair.trouble.start("stop")
@@ -273,6 +279,7 @@ def test_hanging_process_is_named(pair, monkeypatch):
         pair.pid()
 
 
+@STARTED
 def test_refusal_while_others_wait_in_a_collective(pair):
     pids = pair.pid()
     start = time.monotonic()
@@ -318,6 +325,7 @@ def test_peer_that_dies_is_named_to_the_controller(groups, running):
         replica.pid()
 
 
+@STARTED
 def test_peers_that_hang_are_named_when_those_that_wait_for_them_are_late(pair, gang, monkeypatch, tmp_path):
     pids = gang.pid()
     pair.pid()

@@ -250,11 +250,6 @@ def check_shared(model: str, keys: ModelConfig, processes: int) -> None:
             f"{model}.enable_activation_offload=true: what FSDP2 gathers for a layer would be taken for its "
             f"activations; with several processes set {model}.enable_gradient_checkpointing=true instead"
         )
-    if keys.use_fused_kernels is True and processes > 1:
-        raise ConfigError(
-            f"{model}.use_fused_kernels=true: fused passes read the weights of all layers, and several processes "
-            "gather them layer by layer; leave it out"
-        )
 
 
 def _check_section(config: PPOConfig, model: str, section: str, fsdp: FSDPConfig, given: Given) -> None:

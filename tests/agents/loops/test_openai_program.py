@@ -127,7 +127,7 @@ def test_a_turn_that_was_cut_off_is_ended_by_the_template(run, tokenizer):
         return Completion(tokenizer("4", add_special_tokens=False)["input_ids"], [-1.0], reasons.pop(0), None)
 
     source = TURNS + '    ask(client, [{"role": "user", "content": "judge"}])\n'
-    ((trajectory,), _) = run(source, engine=SimpleNamespace(generate=generate), arguments={"calls": 2})
+    ((trajectory,), _) = run(source, engine=SimpleNamespace(generate=generate, stats=dict), arguments={"calls": 2})
     text = tokenizer.decode(trajectory.output.response_ids)
     assert text == "4<|end|><|start|>user\nagain<|end|><|start|>assistant\n4"
     assert trajectory.output.extra_fields["finish_reason"] == "stop", "that of the trained conversation"

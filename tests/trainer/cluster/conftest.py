@@ -50,11 +50,6 @@ def shared_ray() -> Iterator[None]:
         ray.shutdown()
 
 
-ON_BOTH = pytest.mark.parametrize(
-    "executor", ["processes", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])], indirect=True
-)
-
-
 class Runs:
     """Trains the job of tests/trainer/conftest.py; the trainer is handed back."""
 

@@ -18,7 +18,7 @@ import pytest
 from burnish.errors import DeadlineError, RolloutError, WorkerDied, WorkerError
 from burnish.tracking.run_status import read_status
 from burnish.trainer.checkpoint import CheckpointStore
-from tests.trainer.cluster.conftest import LONG, ON_BOTH, WORKER, differences, lines_of, wait_for_end, wait_until
+from tests.trainer.cluster.conftest import LONG, WORKER, differences, lines_of, wait_for_end, wait_until
 from tests.trainer.cluster.struck import STRUCK, seconds_since_strike, strike
 from tests.trainer.conftest import GRPO, events
 
@@ -51,7 +51,6 @@ def check_told(text, doing, rank=1):
     assert "last lines of " in text and f"logs/global_pool-{rank}.log" in text and "about to suffer" in text, text
 
 
-@ON_BOTH
 def test_killed_in_an_update_it_resumes_from_the_last_checkpoint(struck, expected):
     strike("update", rank=1, step=3)
     struck(2, *RUN, ONCE)

@@ -12,7 +12,7 @@ from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.models.tiny import write_tiny_model
 from tests.search.conftest import Words, serving
-from tests.trainer.cluster.conftest import LONG, ON_BOTH, differences, lines_of
+from tests.trainer.cluster.conftest import LONG, differences, lines_of
 from tests.trainer.conftest import GRPO, events, rollouts, write_judge
 from tests.trainer.scripted import question
 
@@ -67,7 +67,9 @@ def same(run):
     return check
 
 
-@ON_BOTH
+@pytest.mark.parametrize(
+    "executor", ["processes", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow])], indirect=True
+)
 def test_grpo_on_two(same):
     same([2], *GRPO, *UNEVEN, "data.val_files=test.parquet", "trainer.test_freq=2")
 
