@@ -148,7 +148,7 @@ def places() -> Iterator[Callable[[str], Place]]:
         yield place
         for each in made.values():
             until(lambda each=each: not each.server.connections.open)
-            assert not each.server.connections.idle and not each.server.server_state.tasks
+            assert until(lambda each=each: not each.server.server_state.tasks) and not each.server.connections.idle
 
 
 @pytest.fixture
